@@ -1,1 +1,3 @@
-//! sim-core
+//! Machine model and engine of tilesim. Pure: no I/O, no threads, no clock, no randomness.
+
+pub mod machine;

@@ -1,0 +1,178 @@
+//! The validated machine description the engine runs on.
+//!
+//! Every figure is in the unit its name or doc states. A [`Machine`] is immutable once built.
+
+use serde::{Deserialize, Serialize};
+
+/// A modelled machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Name, for people (not part of the digest).
+    pub name: String,
+    /// Clocks.
+    pub clocks: Clocks,
+    /// The cores; all alike.
+    pub cores: CoreSpec,
+    /// NoC.
+    pub noc: NocSpec,
+    /// L2, if any.
+    pub l2: Option<L2Spec>,
+    /// DRAM.
+    pub dram: DramConfig,
+    /// How work-items reach the cores.
+    pub dispatch: DispatchPolicy,
+}
+
+/// Frequencies and how they become periods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clocks {
+    /// Core frequency in kHz.
+    pub core_khz: u64,
+    /// NoC frequency in kHz.
+    pub noc_khz: u64,
+    /// DRAM command clock in kHz.
+    pub dram_khz: u64,
+    /// Periods are whole picoseconds, rounded down (what PyTorchSim's simulator does), instead of exact.
+    pub truncate_to_ps: bool,
+}
+
+/// One core and what it holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoreSpec {
+    /// How many cores.
+    pub count: u32,
+    /// Partition of each core (all 0 unless the machine is partitioned).
+    pub partition: Vec<u32>,
+    /// Systolic arrays per core.
+    pub systolic_arrays: u32,
+    /// Rows of each array.
+    pub array_rows: u32,
+    /// Columns of each array.
+    pub array_cols: u32,
+    /// Preloads one array can hold before its matmuls finish.
+    pub weight_slots: u32,
+    /// Vector lanes.
+    pub vector_lanes: u32,
+    /// Bits per lane and cycle.
+    pub vector_bits: u32,
+    /// Scratchpad bytes; 0: unlimited.
+    pub scratchpad_bytes: u64,
+    /// Which compute tiles may be in flight together.
+    pub compute_issue: ComputeIssue,
+    /// How a matmul may be spread over arrays.
+    pub array_split: ArraySplit,
+    /// How many work-items a core holds at once.
+    pub residency: Residency,
+    /// Requests a core's DMA may inject per core cycle; also its NoC ports.
+    pub injection_ports: u32,
+}
+
+/// Which compute tiles of a core may be in flight together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComputeIssue {
+    /// One, whatever its unit.
+    Serial,
+    /// One per unit (each array, the vector unit, the cross-lane unit), overlapping by `overlap`.
+    PerUnit,
+}
+
+/// How one matmul is spread over a core's arrays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArraySplit {
+    /// It is not.
+    None,
+    /// Round robin over arrays as the tile's admissions on the named unit allow.
+    RoundRobin {
+        /// Name of the array unit in the admission table.
+        unit: String,
+    },
+}
+
+/// How many work-items a core holds at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Residency {
+    /// `max`, or one when the arriving footprint exceeds `1 / max` of the scratchpad. The reference
+    /// has max = 2.
+    Shared {
+        /// Most residents.
+        max: u32,
+    },
+    /// As `Shared`, but a further work-item is admitted only when all residents fit to the end.
+    Safe {
+        /// Most residents.
+        max: u32,
+    },
+    /// As many as scratchpad bytes and the declared resources allow.
+    Resources {
+        /// Most residents.
+        max: u32,
+        /// Registers of a core, or 0 for no limit.
+        registers: u64,
+        /// Threads of a core, or 0 for no limit.
+        threads: u64,
+    },
+}
+
+/// NoC model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "model", rename_all = "snake_case")]
+pub enum NocSpec {
+    /// Latency, and one packet per destination port per NoC cycle.
+    Simple {
+        /// NoC cycles from port to port.
+        latency: u32,
+    },
+}
+
+/// L2 model (sectored cache in slices, one per channel). No model reads it yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct L2Spec {}
+
+/// DRAM: channels, mapping and model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DramConfig {
+    /// Channels.
+    pub channels: u32,
+    /// Bytes per request (a power of two).
+    pub request_bytes: u32,
+    /// How a line number picks its channel.
+    pub channel_map: ChannelMap,
+    /// How one channel serves requests.
+    pub model: DramModel,
+}
+
+/// How the number of a memory line (address / request bytes) picks its channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChannelMap {
+    /// Line mod channels.
+    Interleave,
+    /// The irreducible-polynomial XOR hash of GPGPU-Sim.
+    Ipoly,
+}
+
+/// How one DRAM channel serves requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "model", rename_all = "snake_case")]
+pub enum DramModel {
+    /// Fixed latency under a bandwidth cap.
+    Simple {
+        /// DRAM cycles from admission to return.
+        latency: u32,
+        /// Bytes per DRAM cycle and channel; `None`: no cap beyond one request a cycle.
+        bytes_per_cycle: Option<f64>,
+    },
+}
+
+/// How work-items reach the cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DispatchPolicy {
+    /// Round robin over the cores of a partition, fixed in advance.
+    RoundRobin,
+    /// To the next core with room.
+    Dynamic,
+}
