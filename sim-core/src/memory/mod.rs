@@ -36,7 +36,7 @@ pub struct Completion {
     /// Core step that sees it: the first after its last reply was handed over.
     pub step: u64,
     /// What [`Memory::start`] was given.
-    pub token: u32,
+    pub token: u64,
     /// What delayed the last-arriving request most.
     pub cause: Cause,
     /// Hand-over order: NoC step, then port.
@@ -56,7 +56,7 @@ pub struct ChannelStats {
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     core: u32,
-    token: u32,
+    token: u64,
     /// Replies not yet accounted for.
     remaining: u64,
     last: (u64, u32),
@@ -189,7 +189,7 @@ impl Memory {
         step: u64,
         item: &WorkItem,
         transfer: &Transfer,
-        token: u32,
+        token: u64,
     ) -> Result<u64, LinesError> {
         let injector = &mut self.injectors[core as usize];
         let mut sending = injector.spare.pop().unwrap_or_default();
