@@ -7,9 +7,11 @@ mod code;
 pub mod error;
 pub mod expand;
 pub mod expr;
+pub mod json;
 pub mod launch;
 pub mod limits;
 pub mod model;
+mod syntax;
 pub mod validate;
 
 pub use bind::{Bound, BoundTensor};
