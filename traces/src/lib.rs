@@ -6,7 +6,10 @@ pub mod bind;
 mod code;
 pub mod error;
 pub mod expand;
+#[cfg(test)]
+mod expand_tests;
 pub mod expr;
+pub mod generate;
 pub mod json;
 pub mod launch;
 pub mod limits;
