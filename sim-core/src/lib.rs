@@ -1,3 +1,4 @@
 //! Machine model and engine of tilesim. Pure: no I/O, no threads, no clock, no randomness.
 
 pub mod machine;
+pub mod units;
