@@ -1,1 +1,3 @@
 //! sim-core
+
+pub mod dram;
