@@ -1,1 +1,2 @@
 //! sim-core
+pub mod noc;
