@@ -763,7 +763,6 @@ impl Core {
             ComputeIssue::Serial => finish,
             ComputeIssue::PerUnit => finish.saturating_sub(overlap),
         }
-        .max(counter + u64::from(cycles == 0))
         .max(counter + 1);
         match unit {
             Unit::Matmul => {
@@ -778,9 +777,10 @@ impl Core {
             }
             _ => {}
         }
+        let busy_before = self.units[lane as usize].back().map_or(0, |last| last.finish);
         let stats = &mut self.stats.units[lane as usize];
         stats.ops += 1;
-        stats.active += cycles;
+        stats.active += finish - busy_before.max(counter).min(finish);
         if cycles == 0 {
             self.complete(resident, op, None);
             return false;
