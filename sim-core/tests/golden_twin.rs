@@ -48,7 +48,7 @@ fn golden_rows_agree_to_the_cycle() {
             rows.push((Program::new(&program), row));
         }
     }
-    assert_eq!(rows.len(), if all { 85 } else { 70 });
+    assert_eq!(rows.len(), if all { 83 } else { 73 });
     let wrong = check_rows(&rows);
     assert!(wrong.is_empty(), "{} of {} rows differ:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
 }
