@@ -102,3 +102,23 @@ fn the_worked_round_trip() {
     // The tile retires in the step after 87 + 7; the work-item with it.
     assert_eq!(report.cycles, 95);
 }
+
+#[test]
+fn the_machine_import_reads_the_same_machines() {
+    for suffix in ["", "_32ch", "_4ch", "_c2", "_clocks", "_r1", "_r2", "_r3"] {
+        let name = format!("tpuv3_simple_dram{suffix}");
+        let text = read(&format!("pytorchsim/configs/{name}.yml"));
+        let resolver = |_: &str| Err("not found".to_owned());
+        let loaded = tilesim_core::machine::load(
+            &name,
+            &text,
+            &resolver,
+            tilesim_core::machine::import::ImportOptions { as_configured: false },
+        );
+        let mut want = machine(&name);
+        let got = loaded.unwrap().machine;
+        // The files do not say how large an array is.
+        (want.cores.array_rows, want.cores.array_cols) = (got.cores.array_rows, got.cores.array_cols);
+        assert_eq!(got, want, "{name}");
+    }
+}
