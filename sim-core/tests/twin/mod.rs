@@ -5,6 +5,7 @@
 //! Used only by tests, on small programs.
 //!
 //! - [`program`]: work-items become ops with edges, scratchpad versions and weight users.
+//! - [`launch`]: a trace and a launch become work-items.
 //! - [`core`]: one step of a core (retire, DMA, timed effects, issue scan).
 //! - [`memory`]: NoC switch, channel queues and DRAM.
 //! - this file: clocks, delivery of work-items, the end of a run and the deadlock test.
@@ -12,6 +13,7 @@
 #![allow(dead_code)]
 
 pub mod core;
+pub mod launch;
 pub mod lines;
 pub mod memory;
 pub mod program;
@@ -79,6 +81,8 @@ pub enum TwinError {
         /// Why.
         why: Refusal,
     },
+    /// The trace or the launch is invalid; the twin saw no work-item.
+    Trace(String),
 }
 
 /// One issued op, for comparing two simulators event by event.
