@@ -20,6 +20,7 @@ fn how_many(default: u64) -> u64 {
 fn random_programs_run_deadlock_or_are_refused() {
     let total = how_many(400);
     let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut sum: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in 0..total {
         let recipe = cases::recipe(seed, true);
         let case = recipe.case();
@@ -33,6 +34,16 @@ fn random_programs_run_deadlock_or_are_refused() {
                 assert_eq!(sent, report.dram_requests, "seed {seed}");
                 for core in &report.cores {
                     assert!(core.dma_active <= report.cycles, "seed {seed}");
+                }
+                for (what, n) in [
+                    ("cycles", report.cycles),
+                    ("requests", report.dram_requests),
+                    ("ops", report.issues.len() as u64),
+                    ("waits", report.cores.iter().map(|c| c.waits).sum()),
+                    ("zero-cost tiles", report.cores.iter().map(|c| c.zero_cost).sum()),
+                    ("no requests", u64::from(report.dram_requests == 0)),
+                ] {
+                    *sum.entry(what).or_default() += n;
                 }
                 "ok"
             }
@@ -51,7 +62,7 @@ fn random_programs_run_deadlock_or_are_refused() {
         }
         *ends.entry(end).or_default() += 1;
     }
-    println!("{ends:?}");
+    println!("{ends:?}; {sum:?}");
     assert!(ends["ok"] * 2 > total, "most programs must run: {ends:?}");
     assert!(ends.contains_key("deadlock"), "some programs must deadlock: {ends:?}");
 }
