@@ -1,3 +1,6 @@
 //! Machine model and engine of tilesim. Pure: no I/O, no threads, no clock, no randomness.
 
+pub mod dram;
 pub mod machine;
+pub mod noc;
+pub mod units;
