@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use tilesim_core::machine::import::{ImportOptions, Verdict};
-use tilesim_core::machine::{DramModel, Loaded, MachineError, NocSpec, Origin, load};
+use tilesim_core::machine::{DramModel, Loaded, Machine, MachineError, NocSpec, Origin, load};
 
 fn configs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/pytorchsim/configs")
@@ -62,4 +62,124 @@ fn simple_dram_is_what_the_file_says() {
         verdict("codegen_mapping_strategy"),
         Verdict::NotApplicable(_)
     ));
+}
+
+/// A line per file and way of importing: what became of it.
+fn verdicts() -> String {
+    let mut names: Vec<String> = std::fs::read_dir(configs())
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+        .filter(|name| name.ends_with(".yml"))
+        .collect();
+    names.sort();
+    let mut out = String::new();
+    for name in &names {
+        for as_configured in [false, true] {
+            let how = if as_configured {
+                "as configured"
+            } else {
+                "as the reference"
+            };
+            let said = match load_file(name, as_configured) {
+                Ok(loaded) => {
+                    let machine = &loaded.machine;
+                    assert_eq!(machine.clocks.truncate_to_ps, !as_configured);
+                    assert_eq!(
+                        Machine::from_yaml(&machine.to_yaml().unwrap()).unwrap(),
+                        *machine
+                    );
+                    let dram = match &machine.dram.model {
+                        DramModel::Simple {
+                            latency,
+                            bytes_per_cycle,
+                        } => {
+                            format!("simple {latency} {bytes_per_cycle:?}")
+                        }
+                        DramModel::Banked { device } => format!("banked {}", device.spec().name),
+                    };
+                    let noc = match &machine.noc {
+                        NocSpec::Simple { latency } => format!("simple {latency}"),
+                        NocSpec::Flit { network } => format!("flit {} nodes", network.nodes()),
+                    };
+                    format!(
+                        "ok: {} cores in {:?} at {} kHz, {} arrays, {} slots, scratchpad {}, {} ports; noc {noc} at {} kHz; \
+                         {} channels at {} kHz, {} B, {dram}",
+                        machine.cores.count,
+                        machine.cores.partition,
+                        machine.clocks.core_khz,
+                        machine.cores.systolic_arrays,
+                        machine.cores.weight_slots,
+                        machine.cores.scratchpad_bytes,
+                        machine.cores.injection_ports,
+                        machine.clocks.noc_khz,
+                        machine.dram.channels,
+                        machine.clocks.dram_khz,
+                        machine.dram.request_bytes,
+                    )
+                }
+                Err(error) => format!("refused: {} | {error}", error.code),
+            };
+            out.push_str(&format!("{name}, {how}\n    {said}\n"));
+        }
+    }
+    out
+}
+
+#[test]
+fn every_file_loads_or_is_refused_for_a_reason() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorchsim_verdicts.txt");
+    let found = verdicts();
+    if std::env::var_os("UPDATE_PUBLISHED").is_some() {
+        std::fs::write(&path, &found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "verdicts differ:\n{found}");
+}
+
+#[test]
+fn every_key_is_reported_once() {
+    for name in [
+        "systolic_ws_256x256_c1_simple_noc_tpuv6e.yml",
+        "tpuv3_simple_dram_clocks.yml",
+    ] {
+        let loaded = load_file(name, false).unwrap();
+        let text = read(&configs().join(name)).unwrap();
+        let keys: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with([' ', '#', '-']))
+            .filter_map(|line| line.split_once(':').map(|(key, _)| key))
+            .collect();
+        let reported: Vec<&str> = loaded.report.iter().map(|row| row.key.as_str()).collect();
+        assert_eq!(reported[..keys.len()], keys[..], "{name}");
+        let mut all = reported.clone();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), reported.len(), "{name}: {reported:?}");
+    }
+    let loaded = load_file("systolic_ws_256x256_c1_simple_noc_tpuv6e.yml", false).unwrap();
+    let lines: Vec<String> = loaded.report.iter().map(ToString::to_string).collect();
+    for expected in [
+        "core_freq_mhz: 3502 used as clocks.core_mhz; its period is cut to 285 ps, as PyTorchSim does",
+        "l2d_type: datacache not applicable because PyTorchSim never uses the L2 on traces",
+        "sa_weight_buffer_depth: absent used as cores.weight_slots: 2, the default",
+        "dram_freq_mhz: absent used as clocks.dram_mhz; its period is cut to 312 ps, as PyTorchSim does: 3205, from the device file",
+    ] {
+        assert!(lines.iter().any(|line| line == expected), "{lines:#?}");
+    }
+}
+
+#[test]
+fn the_preset_is_the_imported_file() {
+    let loaded = load_file("tpuv3_simple_dram.yml", false).unwrap();
+    let preset = Machine::preset("tpuv3_simple_dram").unwrap();
+    assert_eq!(loaded.machine, preset);
+    let exact = load_file("tpuv3_simple_dram.yml", true).unwrap().machine;
+    assert_ne!(exact.digest().unwrap(), preset.digest().unwrap());
+    assert_eq!(
+        exact.dram.model,
+        DramModel::Simple {
+            latency: 60,
+            bytes_per_cycle: Some(30.08 * 1000.0 / 940.0)
+        }
+    );
 }

@@ -214,11 +214,8 @@ pub fn build(description: Description, options: ImportOptions) -> Result<Importe
             set(&mut base, "dram", "bytes_per_cycle", json!(bytes_per_cycle));
         }
         DramFacts::Ramulator(device) => {
-            return Err(missing(
-                "dram_type",
-                format!("command-level DRAM ({}) is not modelled yet", device.device),
-            )
-            .hint("use dram_type: simple"));
+            set(&mut base, "dram", "model", json!("banked"));
+            set(&mut base, "dram", "device", device.tree);
         }
     }
     match noc {
@@ -265,7 +262,7 @@ fn theirs(mut error: MachineError) -> MachineError {
 }
 
 fn set(tree: &mut Value, section: &str, name: &str, value: Value) {
-    crate::machine::schema::set(tree, &format!("{section}.{name}"), value);
+    let _ = crate::machine::schema::set(tree, &format!("{section}.{name}"), value);
 }
 
 /// The entries of a file, with what became of each.
