@@ -29,7 +29,7 @@ fn main() {
             }
             let reqs = dram_common::stream(pattern, spec.tx_bytes().into(), n);
             let mut best = f64::MAX;
-            for _ in 0..3 {
+            for _ in 0..std::env::var("REPS").ok().and_then(|r| r.parse().ok()).unwrap_or(3) {
                 let mut ch = Channel::new(&spec);
                 let mut out = Vec::with_capacity(n);
                 let start = Instant::now();
