@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 use super::stats::DramStats;
-use super::timing::Rule;
+use super::timing::{Rule, Simple};
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
@@ -27,6 +27,9 @@ const WR: usize = Cmd::Wr as usize;
 const ACT: usize = Cmd::Act as usize;
 const ACT2: usize = Cmd::Act2 as usize;
 const PRE: usize = Cmd::Pre as usize;
+
+/// Ready clocks by command, padded to a power of two.
+type Ready = [u64; 16];
 
 /// One command as it was issued, for logs and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,10 +187,10 @@ pub struct Channel {
     row: Vec<u32>,
     /// Bit per bank: a request of the active list waits on it.
     held: [u64; WORDS],
-    /// Ready clocks per (command, top node), (command, group) and (command, bank).
-    top_ready: Vec<u64>,
-    group_ready: Vec<u64>,
-    bank_ready: Vec<u64>,
+    /// Ready clocks of every command per top node, group and bank.
+    top_ready: Vec<Ready>,
+    group_ready: Vec<Ready>,
+    bank_ready: Vec<Ready>,
     rings: Vec<u64>,
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: Vec<u64>,
@@ -211,6 +214,21 @@ pub struct Channel {
     /// No event before this clock.
     next_event: u64,
     stats: DramStats,
+}
+
+/// No bank.
+const NONE: usize = usize::MAX;
+
+/// Selection key that only commands before the clock `before` beat.
+#[inline(always)]
+fn bound(t: u64, before: u64) -> u64 {
+    let ticks = before.wrapping_sub(t);
+    if ticks >> (64 - AGE_BITS) != 0 { NEVER } else { ticks << AGE_BITS }
+}
+
+#[inline(always)]
+fn any(mask: &[u64; WORDS]) -> bool {
+    mask[0] | mask[1] | mask[2] | mask[3] != 0
 }
 
 #[inline]
@@ -263,9 +281,9 @@ impl Channel {
             state: vec![BankState::Closed; t.banks],
             row: vec![0; t.banks],
             held: [0; WORDS],
-            top_ready: vec![0; CMDS * t.tops],
-            group_ready: vec![0; CMDS * t.groups],
-            bank_ready: vec![0; CMDS * t.banks],
+            top_ready: vec![[0; 16]; t.tops],
+            group_ready: vec![[0; 16]; t.groups],
+            bank_ready: vec![[0; 16]; t.banks],
             rings: vec![0; t.ring_slots],
             last: vec![0; CMDS * t.banks],
             active: Vec::with_capacity(t.banks),
@@ -495,8 +513,8 @@ impl Channel {
     #[inline]
     fn count_queue(&mut self, d: usize, t: u64) {
         // The reference samples lengths at the start of a tick, after acceptance.
-        let ticks = t - 1 - self.queue_since[d];
-        let sum = u64::from(self.len[d]) * ticks;
+        let ticks = t.wrapping_sub(self.queue_since[d] + 1);
+        let sum = u64::from(self.len[d]).wrapping_mul(ticks);
         if d == 0 {
             self.stats.read_queue_ticks += sum;
         } else {
@@ -549,12 +567,12 @@ impl Channel {
 
     // ---- timing ----------------------------------------------------------------------------------------------------
 
-    #[inline]
+    #[inline(always)]
     fn ready(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
-        let t = &spec.table;
-        self.top_ready[cmd * t.tops + (bank >> t.top_shift)]
-            .max(self.group_ready[cmd * t.groups + (bank >> t.bank_shift)])
-            .max(self.bank_ready[cmd * t.banks + bank])
+        let (t, c) = (&spec.table, cmd & 15);
+        self.top_ready[bank.wrapping_shr(t.top_shift)][c]
+            .max(self.group_ready[bank.wrapping_shr(t.bank_shift)][c])
+            .max(self.bank_ready[bank][c])
     }
 
     /// Ready clock of a refresh command, or of the precharge for it, over banks `lo..hi` below a node of `scope`.
@@ -577,7 +595,7 @@ impl Channel {
         ready
     }
 
-    #[inline]
+    #[inline(always)]
     fn ring(rings: &mut [u64], first: usize, window: usize, node: usize, t: u64) -> Option<u64> {
         let ring = &mut rings[first + node * window..first + (node + 1) * window];
         for i in (1..window).rev() {
@@ -590,15 +608,15 @@ impl Channel {
     /// Raises the ready time of `target` for all banks `lo..hi`, which are whole nodes of some level.
     fn raise(&mut self, spec: &DramSpec, target: u8, lo: usize, hi: usize, when: u64) {
         let tb = &spec.table;
-        let (list, shift, n) = if (lo | hi) & ((1 << tb.top_shift) - 1) == 0 {
-            (&mut self.top_ready, tb.top_shift, tb.tops)
+        let (list, shift) = if (lo | hi) & ((1 << tb.top_shift) - 1) == 0 {
+            (&mut self.top_ready, tb.top_shift)
         } else if (lo | hi) & ((1 << tb.bank_shift) - 1) == 0 {
-            (&mut self.group_ready, tb.bank_shift, tb.groups)
+            (&mut self.group_ready, tb.bank_shift)
         } else {
-            (&mut self.bank_ready, 0, tb.banks)
+            (&mut self.bank_ready, 0)
         };
-        let base = target as usize * n;
-        for x in &mut list[base + (lo >> shift)..base + (hi >> shift)] {
+        for x in &mut list[lo >> shift..hi >> shift] {
+            let x = &mut x[target as usize & 15];
             *x = (*x).max(when);
         }
     }
@@ -611,17 +629,25 @@ impl Channel {
         if tb.stamped[cmd as usize] {
             self.last[cmd as usize * tb.banks + bank] = t;
         }
-        for r in &e.bank {
-            let x = &mut self.bank_ready[r.target as usize * tb.banks + bank];
-            *x = (*x).max(t + u64::from(r.cycles));
+        #[inline(always)]
+        fn lift(ready: &mut Ready, rules: &[Simple], t: u64) {
+            for r in rules {
+                let x = &mut ready[r.target as usize & 15];
+                *x = (*x).max(t.wrapping_add(r.cycles.into()));
+            }
         }
-        for r in &e.group {
-            let x = &mut self.group_ready[r.target as usize * tb.groups + (bank >> tb.bank_shift)];
-            *x = (*x).max(t + u64::from(r.cycles));
+        lift(&mut self.bank_ready[bank], &e.bank, t);
+        if !e.group.is_empty() {
+            lift(&mut self.group_ready[bank.wrapping_shr(tb.bank_shift)], &e.group, t);
         }
-        for r in &e.top {
-            let x = &mut self.top_ready[r.target as usize * tb.tops + (bank >> tb.top_shift)];
-            *x = (*x).max(t + u64::from(r.cycles));
+        let top = bank.wrapping_shr(tb.top_shift);
+        lift(&mut self.top_ready[top], &e.top, t);
+        for r in &e.windows {
+            let ring = Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
+            if let Some(from) = ring {
+                let x = &mut self.top_ready[top][r.target as usize & 15];
+                *x = (*x).max(from.wrapping_add(r.cycles.into()));
+            }
         }
         for r in &e.other {
             self.apply(spec, r, bank, t);
@@ -715,50 +741,52 @@ impl Channel {
         paired: bool,
         best: &mut (u64, usize),
     ) {
-        let tb = &spec.table;
-        let group = &self.group_ready[cmd * tb.groups..(cmd + 1) * tb.groups];
-        let bank = &self.bank_ready[cmd * tb.banks..(cmd + 1) * tb.banks];
-        let ages = &ages[..bank.len()];
-        for (top, &ready) in self.top_ready[cmd * tb.tops..(cmd + 1) * tb.tops].iter().enumerate() {
-            let base = ready.max(t);
-            if (base - t) << AGE_BITS > best.0 {
+        let (tb, cmd) = (&spec.table, cmd & 15);
+        let ages = &ages[..self.bank_ready.len()];
+        let mut found = *best;
+        for (top, ready) in self.top_ready.iter().enumerate() {
+            let base = ready[cmd].max(t);
+            if base.wrapping_sub(t) << AGE_BITS > found.0 {
                 continue;
             }
-            let (lo, hi) = (top << tb.top_shift, (top + 1) << tb.top_shift);
+            let lo = top.wrapping_shl(tb.top_shift);
+            let hi = lo.wrapping_add(1usize.wrapping_shl(tb.top_shift));
             let mut w = lo >> 6;
             loop {
                 let mut m = mask[w & (WORDS - 1)];
                 if tb.top_shift < 6 {
-                    m &= ((1u64 << (1 << tb.top_shift)) - 1) << (lo & 63);
+                    m &= 1u64.wrapping_shl(1 << tb.top_shift).wrapping_sub(1).wrapping_shl(lo as u32 & 63);
                 }
                 while m != 0 {
-                    let b = w * 64 + m.trailing_zeros() as usize;
-                    m &= m - 1;
-                    let mut time = group[b >> tb.bank_shift].max(bank[b]).max(base);
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    m &= m.wrapping_sub(1);
+                    let group = self.group_ready[b.wrapping_shr(tb.bank_shift)][cmd];
+                    let mut time = group.max(self.bank_ready[b][cmd]).max(base);
                     if odd {
                         time |= 1;
                     }
                     if paired && time == self.rising.edge && self.pairing_blocks(spec, b) {
-                        time += 1;
+                        time = time.wrapping_add(1);
                     }
-                    let key = (time - t) << AGE_BITS | ages[b];
-                    if key < best.0 {
-                        *best = (key, b);
+                    let key = time.wrapping_sub(t) << AGE_BITS | ages[b];
+                    if key < found.0 {
+                        found = (key, b);
                     }
                 }
-                w += 1;
+                w = w.wrapping_add(1);
                 if w << 6 >= hi {
                     break;
                 }
             }
         }
+        *best = found;
     }
 
     /// Best (key, bank) over the hit lists of direction `d`.
     #[inline]
-    fn scan_col<const HALF: bool>(&self, spec: &DramSpec, d: usize, t: u64) -> (u64, usize) {
-        let mut best = (NEVER, 0);
-        if self.col[d] != [0; WORDS] {
+    fn scan_col<const HALF: bool>(&self, spec: &DramSpec, d: usize, t: u64, before: u64) -> (u64, usize) {
+        let mut best = (bound(t, before), NONE);
+        if any(&self.col[d]) {
             let cmd = if d == 0 { RD } else { WR };
             self.scan(spec, cmd, &self.col[d], &self.hit_seq[d], t, HALF, false, &mut best);
         }
@@ -767,12 +795,19 @@ impl Channel {
 
     /// Best (key, bank) over precharges and activates of direction `d`.
     #[inline]
-    fn scan_row<const HALF: bool>(&self, spec: &DramSpec, d: usize, t: u64, activate: bool) -> (u64, usize) {
-        let mut best = (NEVER, 0);
-        if self.pre[d] != [0; WORDS] {
+    fn scan_row<const HALF: bool>(
+        &self,
+        spec: &DramSpec,
+        d: usize,
+        t: u64,
+        activate: bool,
+        before: u64,
+    ) -> (u64, usize) {
+        let mut best = (bound(t, before), NONE);
+        if any(&self.pre[d]) {
             self.scan(spec, PRE, &self.pre[d], &self.miss_seq[d], t, false, HALF, &mut best);
         }
-        if activate && self.act[d] != [0; WORDS] {
+        if activate && any(&self.act[d]) {
             self.scan(spec, ACT, &self.act[d], &self.miss_seq[d], t, HALF, false, &mut best);
         }
         best
@@ -823,7 +858,7 @@ impl Channel {
 
     #[inline]
     fn row_cand(&self, d: usize, t: u64, (key, b): (u64, usize)) -> Cand {
-        if key == NEVER {
+        if b == NONE {
             return NO_CAND;
         }
         let cmd = if self.state[b] == BankState::Open { Cmd::Pre } else { Cmd::Act };
@@ -832,7 +867,7 @@ impl Channel {
 
     #[inline]
     fn col_cand(&self, d: usize, t: u64, (key, b): (u64, usize)) -> Cand {
-        if key == NEVER {
+        if b == NONE {
             return NO_CAND;
         }
         let cmd = if d == 0 { Cmd::Rd } else { Cmd::Wr };
@@ -1216,8 +1251,8 @@ impl Channel {
                 let other = if self.due.is_empty() {
                     self.set_write_mode(spec);
                     let d = usize::from(self.write_mode);
-                    let row = self.scan_row::<false>(spec, d, t, second.is_none());
-                    let col = self.scan_col::<false>(spec, d, t);
+                    let row = self.scan_row::<false>(spec, d, t, second.is_none(), c.time);
+                    let col = self.scan_col::<false>(spec, d, t, c.time);
                     if col.0 < row.0 { self.col_cand(d, t, col) } else { self.row_cand(d, t, row) }
                 } else {
                     self.best_due::<false>(spec, t)
@@ -1299,7 +1334,7 @@ impl Channel {
     fn best_row<const HALF: bool>(&self, spec: &DramSpec, free: bool, t: u64) -> Cand {
         if free {
             let d = usize::from(self.write_mode);
-            let r = self.scan_row::<HALF>(spec, d, t, true);
+            let r = self.scan_row::<HALF>(spec, d, t, true, NEVER);
             self.row_cand(d, t, r)
         } else {
             self.best_due::<HALF>(spec, t)
@@ -1327,7 +1362,7 @@ impl Channel {
                 self.set_write_mode(spec);
                 if col.time > t {
                     let d = usize::from(self.write_mode);
-                    let c = self.scan_col::<HALF>(spec, d, t);
+                    let c = self.scan_col::<HALF>(spec, d, t, col.time);
                     let c = self.col_cand(d, t, c);
                     if c.time < col.time {
                         col = c;

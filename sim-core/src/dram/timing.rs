@@ -39,7 +39,9 @@ pub(crate) struct Effects {
     pub group: Vec<Simple>,
     /// At its bank.
     pub bank: Vec<Simple>,
-    /// Everything else: windows, siblings, levels that cover several nodes.
+    /// Windows at its top node.
+    pub windows: Vec<Rule>,
+    /// Everything else: other windows, siblings, levels that cover several nodes.
     pub other: Vec<Rule>,
     /// All rules as given, for commands to a whole scope.
     pub all: Vec<Rule>,
@@ -186,6 +188,7 @@ impl Timing {
                     continue;
                 }
                 match r.level as usize {
+                    l if l == top_level && r.window > 1 && !r.sibling => e.windows.push(*r),
                     _ if r.window > 1 || r.sibling => e.other.push(*r),
                     l if l == bank_level => e.bank.push(simple),
                     l if l == top_level => e.top.push(simple),
