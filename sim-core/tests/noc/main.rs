@@ -2,4 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod booksim_table;
+mod naive;
+mod probe;
 mod traffic;
+mod twin;
