@@ -224,14 +224,18 @@ pub fn build(description: Description, options: ImportOptions) -> Result<Importe
             set(&mut base, "noc", "latency_cycles", json!(latency));
         }
         NocFacts::BookSim(network) => {
-            return Err(missing(
-                "icnt_type",
-                format!(
-                    "the BookSim network '{}' is not modelled yet",
-                    network.topology
-                ),
-            )
-            .hint("use icnt_type: simple"));
+            let params = serde_json::to_value(&network.params).map_err(|error| {
+                MachineError::new(code::NETWORK, "booksim_config_path", error.to_string())
+            })?;
+            set(&mut base, "noc", "model", json!("flit"));
+            for name in ["topology", "router", "flit_bytes", "injection_queue_flits"] {
+                set(
+                    &mut base,
+                    "noc",
+                    name,
+                    params.get(name).cloned().unwrap_or_default(),
+                );
+            }
         }
     }
     if options.as_configured {
@@ -1006,14 +1010,22 @@ fn read_noc(
                 ),
             ));
         }
-        file.mapped("icnt_type", format!("noc.model: {}", network.topology));
-        file.mapped(
-            "booksim_config_path",
-            format!(
-                "a {} of {} nodes, {} bytes a flit",
-                network.topology, network.nodes, network.flit_bytes
-            ),
+        file.mapped("icnt_type", "noc.model: flit");
+        let links = match &network.links_path {
+            Some(path) => format!(", its links from '{path}'"),
+            None => String::new(),
+        };
+        let ignored = match network.ignored.as_slice() {
+            [] => String::new(),
+            keys => format!("; without effect there: {}", keys.join(", ")),
+        };
+        let text = format!(
+            "noc.topology: a {} of {} nodes, {} bytes a flit{links}{ignored}",
+            network.topology(),
+            network.nodes,
+            network.params.flit_bytes
         );
+        file.mapped("booksim_config_path", text);
     }
     Ok(facts)
 }
