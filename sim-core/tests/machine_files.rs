@@ -181,6 +181,10 @@ fn overrides() {
         .unwrap();
     let wide = flit.with_overrides(&[("noc.router.vcs", "8")]).unwrap();
     assert_ne!(flit.digest().unwrap(), wide.digest().unwrap());
+    for machine in [&wide, &hbm] {
+        let text = serde_json::to_string(machine).unwrap();
+        assert_eq!(&serde_json::from_str::<Machine>(&text).unwrap(), machine);
+    }
     assert_eq!(Machine::from_yaml(&wide.to_yaml().unwrap()).unwrap(), wide);
 }
 

@@ -836,7 +836,7 @@ fn check(key: &Key, value: &Value) -> Result<Value, MachineError> {
                 return Err(range(format!("a list of at most {max_len} numbers")));
             }
             for (index, element) in list.iter().enumerate() {
-                if !element.as_u64().is_some_and(|n| n <= max) {
+                if element.as_u64().is_none_or(|n| n > max) {
                     return Err(MachineError::new(
                         code::OUT_OF_RANGE,
                         format!("{}[{index}]", key.path),
@@ -858,7 +858,7 @@ pub(super) fn khz_of_mhz(mhz: f64) -> Option<u64> {
 
 /// A frequency in kHz as a value in MHz.
 pub(super) fn mhz_value(khz: u64) -> Value {
-    if khz % 1000 == 0 {
+    if khz.is_multiple_of(1000) {
         json!(khz / 1000)
     } else {
         json!(khz as f64 / 1000.0)
