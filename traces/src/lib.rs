@@ -15,6 +15,7 @@ pub mod launch;
 pub mod limits;
 pub mod model;
 mod syntax;
+pub mod text;
 pub mod validate;
 
 pub use bind::{Bound, BoundTensor};

@@ -390,8 +390,8 @@ pub(crate) const INFIX: &[(&str, BinaryOp, u8)] = &[
     ("%", BinaryOp::Mod, 10),
 ];
 
-/// Nested calls of the parser; one level of a tree takes at most two.
-const MAX_NESTING: usize = 2 * MAX_EXPR_DEPTH + 16;
+/// Nested calls of the parser; a parenthesised operand, the dearest level of a tree, takes five.
+const MAX_NESTING: usize = 5 * MAX_EXPR_DEPTH + 16;
 
 pub(crate) struct ExprParser<'p, 'a, N> {
     pub lexer: &'p mut Lexer<'a>,
@@ -403,6 +403,11 @@ pub(crate) struct ExprParser<'p, 'a, N> {
 impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
     pub fn new(lexer: &'p mut Lexer<'a>, names: &'p N) -> Self {
         Self { lexer, names, nesting: 0, nodes: 0 }
+    }
+
+    /// Nodes read so far, or a little more.
+    pub fn nodes(&self) -> usize {
+        self.nodes
     }
 
     /// Reads one expression; its depth is bounded.
