@@ -36,14 +36,24 @@ pub fn parse(text: &str) -> Result<Trace> {
 /// The first mistake, with its line and column where there is one.
 pub fn parse_valid(text: &str) -> Result<ValidTrace> {
     let (trace, spans) = parse_with_spans(text)?;
-    let Some(error) = check(&trace).into_iter().next() else { return ValidTrace::try_from(trace) };
+    let Some(error) = check(&trace).into_iter().next() else {
+        return ValidTrace::try_from(trace);
+    };
     let mut paths = Vec::new();
     all_paths(&trace.body, "body", &mut paths);
     // The innermost statement whose path leads to the error: depth first, the last that fits.
     let leads = |path: &str| {
-        error.path.strip_prefix(path).is_some_and(|r| r.is_empty() || r.starts_with(['.', '[']))
+        error
+            .path
+            .strip_prefix(path)
+            .is_some_and(|r| r.is_empty() || r.starts_with(['.', '[']))
     };
-    let at = paths.iter().zip(&spans).filter(|(path, _)| leads(path)).map(|(_, span)| *span).last();
+    let at = paths
+        .iter()
+        .zip(&spans)
+        .filter(|(path, _)| leads(path))
+        .map(|(_, span)| *span)
+        .last();
     Err(match at {
         Some(span) => error.at(span),
         None => error,
@@ -71,7 +81,9 @@ fn parse_with_spans(text: &str) -> Result<(Trace, Vec<TextSpan>)> {
             "",
             format!("a text of {} bytes", text.len()),
         )
-        .with_hint(format!("use at most {MAX_ENCODED_BYTES}, or the binary container")));
+        .with_hint(format!(
+            "use at most {MAX_ENCODED_BYTES}, or the binary container"
+        )));
     }
     let mut lexer = Lexer::new(text)?;
     lexer.expect_word("tilesim")?;
@@ -89,9 +101,11 @@ fn parse_with_spans(text: &str) -> Result<(Trace, Vec<TextSpan>)> {
             .at(at));
         }
         _ => {
-            return Err(TraceError::new(ErrorCode::Syntax, "", "expected the format version")
-                .with_hint("a trace starts with `tilesim trace 1`")
-                .at(at));
+            return Err(
+                TraceError::new(ErrorCode::Syntax, "", "expected the format version")
+                    .with_hint("a trace starts with `tilesim trace 1`")
+                    .at(at),
+            );
         }
     }
     let mut parser = Parser {
@@ -124,7 +138,11 @@ impl Names for Scope {
     }
 
     fn known(&self) -> Vec<&str> {
-        self.loops.iter().chain(self.params.keys()).map(String::as_str).collect()
+        self.loops
+            .iter()
+            .chain(self.params.keys())
+            .map(String::as_str)
+            .collect()
     }
 }
 
@@ -148,7 +166,10 @@ const DECLARATIONS: &[&str] = &[
 const STATEMENTS: &[&str] = &["for", "if", "load", "store", "compute", "wait"];
 
 fn words(list: &[&str]) -> String {
-    list.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ")
+    list.iter()
+        .map(|w| format!("`{w}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 impl Parser<'_> {
@@ -173,17 +194,26 @@ impl Parser<'_> {
                     return Err(self.lexer.unexpected("a declaration").with_hint(hint));
                 }
                 Tok::End => {
-                    return Err(self.lexer.unexpected("`body`").with_hint("a trace ends with its body"));
+                    return Err(self
+                        .lexer
+                        .unexpected("`body`")
+                        .with_hint("a trace ends with its body"));
                 }
                 _ => return Err(self.lexer.unexpected("a declaration")),
             };
             self.lexer.next()?;
-            let once = ["kernel", "producer", "measured", "axes", "bounds", "dispatch"];
+            let once = [
+                "kernel", "producer", "measured", "axes", "bounds", "dispatch",
+            ];
             if once.contains(&word) {
                 if seen.contains(&word) {
-                    return Err(TraceError::new(ErrorCode::Syntax, "", format!("`{word}` given twice"))
-                        .with_hint("keep one of them")
-                        .at(at));
+                    return Err(TraceError::new(
+                        ErrorCode::Syntax,
+                        "",
+                        format!("`{word}` given twice"),
+                    )
+                    .with_hint("keep one of them")
+                    .at(at));
                 }
                 seen.push(word);
             }
@@ -222,7 +252,10 @@ impl Parser<'_> {
                 "buffer" => {
                     self.room("buffers", buffers.len(), MAX_BUFFERS)?;
                     let name = self.new_name("buffer", buffers.len())?;
-                    buffers.push(Buffer { name, bytes: self.int(u64::MAX)? });
+                    buffers.push(Buffer {
+                        name,
+                        bytes: self.int(u64::MAX)?,
+                    });
                 }
                 "tile" => {
                     self.room("tiles", tiles.len(), MAX_TILES)?;
@@ -233,11 +266,16 @@ impl Parser<'_> {
             }
         };
         if *self.lexer.peek() != Tok::End {
-            return Err(self.lexer.unexpected("the end of the text").with_hint("the body comes last"));
+            return Err(self
+                .lexer
+                .unexpected("the end of the text")
+                .with_hint("the body comes last"));
         }
         let Some(axes) = axes else {
-            return Err(TraceError::new(ErrorCode::MissingKey, "axes", "no number of axes")
-                .with_hint("declare `axes 1`, `axes 2` or `axes 3`"));
+            return Err(
+                TraceError::new(ErrorCode::MissingKey, "axes", "no number of axes")
+                    .with_hint("declare `axes 1`, `axes 2` or `axes 3`"),
+            );
         };
         Ok(Trace {
             header,
@@ -256,9 +294,11 @@ impl Parser<'_> {
         if have < max {
             return Ok(());
         }
-        Err(TraceError::new(ErrorCode::TooLarge, "", format!("more than {max} {what}"))
-            .with_hint(format!("use at most {max}"))
-            .at(self.lexer.last))
+        Err(
+            TraceError::new(ErrorCode::TooLarge, "", format!("more than {max} {what}"))
+                .with_hint(format!("use at most {max}"))
+                .at(self.lexer.last),
+        )
     }
 
     fn string(&mut self) -> Result<String> {
@@ -304,9 +344,11 @@ impl Parser<'_> {
             return Err(self.lexer.unexpected("a whole number"));
         };
         if n > max {
-            return Err(TraceError::new(ErrorCode::BadValue, "", format!("{n} is too large"))
-                .with_hint(format!("use at most {max}"))
-                .at(self.lexer.span()));
+            return Err(
+                TraceError::new(ErrorCode::BadValue, "", format!("{n} is too large"))
+                    .with_hint(format!("use at most {max}"))
+                    .at(self.lexer.span()),
+            );
         }
         self.lexer.next()?;
         Ok(n)
@@ -320,7 +362,11 @@ impl Parser<'_> {
         let at = self.lexer.span();
         let negative = self.lexer.eat("-")?;
         let n = self.int(1 << 63)?;
-        let value = if negative { 0i64.checked_sub_unsigned(n) } else { i64::try_from(n).ok() };
+        let value = if negative {
+            0i64.checked_sub_unsigned(n)
+        } else {
+            i64::try_from(n).ok()
+        };
         value.ok_or_else(|| {
             TraceError::new(ErrorCode::BadValue, "", "a number outside its range")
                 .with_hint("values are signed 64-bit integers")
@@ -392,7 +438,11 @@ impl Parser<'_> {
 
     fn param(&mut self, id: usize) -> Result<Param> {
         let name = self.new_name("parameter", id)?;
-        let default = if self.lexer.eat("=")? { Some(self.signed()?) } else { None };
+        let default = if self.lexer.eat("=")? {
+            Some(self.signed()?)
+        } else {
+            None
+        };
         Ok(Param { name, default })
     }
 
@@ -416,7 +466,13 @@ impl Parser<'_> {
         } else {
             Layout::RowMajor
         };
-        Ok(Tensor { name, element_bits, role, extents, layout })
+        Ok(Tensor {
+            name,
+            element_bits,
+            role,
+            extents,
+            layout,
+        })
     }
 
     fn unit(&mut self) -> Result<Unit> {
@@ -425,16 +481,29 @@ impl Parser<'_> {
                 return Ok(*unit);
             }
         }
-        Err(self.lexer.unexpected("`vector`, `matmul`, `preload` or `cross_lane`"))
+        Err(self
+            .lexer
+            .unexpected("`vector`, `matmul`, `preload` or `cross_lane`"))
     }
 
     fn tile(&mut self, id: usize) -> Result<Tile> {
         let name = self.new_name("tile", id)?;
-        let unit = if self.lexer.eat_word("unit")? { Some(self.unit()?) } else { None };
+        let unit = if self.lexer.eat_word("unit")? {
+            Some(self.unit()?)
+        } else {
+            None
+        };
         self.lexer.expect_word("cycles")?;
-        let cycles =
-            if self.lexer.eat_word("unknown")? { None } else { Some(self.int(u64::MAX)?) };
-        let overlap = if self.lexer.eat_word("overlap")? { self.int(u64::MAX)? } else { 0 };
+        let cycles = if self.lexer.eat_word("unknown")? {
+            None
+        } else {
+            Some(self.int(u64::MAX)?)
+        };
+        let overlap = if self.lexer.eat_word("overlap")? {
+            self.int(u64::MAX)?
+        } else {
+            0
+        };
         let source = if self.lexer.eat_word("measured")? {
             CostSource::Measured
         } else if self.lexer.eat_word("analytic")? {
@@ -451,9 +520,21 @@ impl Parser<'_> {
             let admitted = self.int(u64::MAX)?;
             self.lexer.expect_word("per")?;
             let capacity_per_cycle = self.float()?;
-            admissions.push(Admission { unit, work, capacity_per_cycle, admitted });
+            admissions.push(Admission {
+                unit,
+                work,
+                capacity_per_cycle,
+                admitted,
+            });
         }
-        Ok(Tile { name, unit, cycles, overlap, source, admissions })
+        Ok(Tile {
+            name,
+            unit,
+            cycles,
+            overlap,
+            source,
+            admissions,
+        })
     }
 
     fn dispatch(&mut self) -> Result<Dispatch> {
@@ -483,16 +564,22 @@ impl Parser<'_> {
         self.lexer.expect("{")?;
         let open = self.lexer.last;
         if depth > MAX_STMT_DEPTH {
-            return Err(TraceError::new(ErrorCode::TooDeep, "", "statements nested too deeply")
-                .with_hint(format!("nest at most {MAX_LOOP_DEPTH} loops and {MAX_STMT_DEPTH} statements"))
-                .at(open));
+            return Err(
+                TraceError::new(ErrorCode::TooDeep, "", "statements nested too deeply")
+                    .with_hint(format!(
+                        "nest at most {MAX_LOOP_DEPTH} loops and {MAX_STMT_DEPTH} statements"
+                    ))
+                    .at(open),
+            );
         }
         let mut out = Vec::new();
         while !self.lexer.is("}") {
             if *self.lexer.peek() == Tok::End {
-                return Err(TraceError::new(ErrorCode::Syntax, "", "a block without an end")
-                    .with_hint("close it with }")
-                    .at(open));
+                return Err(
+                    TraceError::new(ErrorCode::Syntax, "", "a block without an end")
+                        .with_hint("close it with }")
+                        .at(open),
+                );
             }
             self.room("statements", self.spans.len(), MAX_STMTS)?;
             self.spans.push(self.lexer.span());
@@ -522,20 +609,37 @@ impl Parser<'_> {
                 let lo = self.expr()?;
                 self.lexer.expect("..")?;
                 let hi = self.expr()?;
-                let step =
-                    if self.lexer.eat_word("step")? { self.expr()? } else { Expr::Const(1) };
+                let step = if self.lexer.eat_word("step")? {
+                    self.expr()?
+                } else {
+                    Expr::Const(1)
+                };
                 let var = VarId(self.names.loops.len() as u32);
                 self.names.loops.push(name.clone());
                 let body = self.block(depth + 1)?;
                 self.names.loops.pop();
-                Stmt::For(For { var, name, lo, hi, step, body })
+                Stmt::For(For {
+                    var,
+                    name,
+                    lo,
+                    hi,
+                    step,
+                    body,
+                })
             }
             "if" => {
                 let cond = self.expr()?;
                 let then = self.block(depth + 1)?;
-                let otherwise =
-                    if self.lexer.eat_word("else")? { self.block(depth + 1)? } else { Vec::new() };
-                Stmt::If(If { cond, then, otherwise })
+                let otherwise = if self.lexer.eat_word("else")? {
+                    self.block(depth + 1)?
+                } else {
+                    Vec::new()
+                };
+                Stmt::If(If {
+                    cond,
+                    then,
+                    otherwise,
+                })
             }
             "load" => Stmt::Dma(self.dma(Direction::Load)?),
             "store" => Stmt::Dma(self.dma(Direction::Store)?),
@@ -543,12 +647,20 @@ impl Parser<'_> {
                 let tile = TileId(self.known("tile")?);
                 let unit = self.unit()?;
                 let (reads, writes) = self.reads_writes()?;
-                Stmt::Compute(Compute { tile, unit, reads, writes })
+                Stmt::Compute(Compute {
+                    tile,
+                    unit,
+                    reads,
+                    writes,
+                })
             }
             _ => {
                 let semaphore = SemId(self.id()?);
                 self.lexer.expect_word("for")?;
-                Stmt::Wait(Wait { semaphore, expected: self.expr()? })
+                Stmt::Wait(Wait {
+                    semaphore,
+                    expected: self.expr()?,
+                })
             }
         })
     }
@@ -595,14 +707,26 @@ impl Parser<'_> {
                 let extent = p.expr()?;
                 p.lexer.expect(":")?;
                 let stride = p.expr()?;
-                let valid = if p.lexer.eat_word("valid")? { Some(p.expr()?) } else { None };
-                Ok(Dim { extent, stride, valid })
+                let valid = if p.lexer.eat_word("valid")? {
+                    Some(p.expr()?)
+                } else {
+                    None
+                };
+                Ok(Dim {
+                    extent,
+                    stride,
+                    valid,
+                })
             })?
         } else {
             Vec::new()
         };
         let indirect = if self.lexer.eat_word("indices")? {
-            Some(Indirect::Indices(self.list("indices", MAX_INDICES, Self::expr)?))
+            Some(Indirect::Indices(self.list(
+                "indices",
+                MAX_INDICES,
+                Self::expr,
+            )?))
         } else if self.lexer.eat_word("lines")? {
             let count = self.expr()?;
             self.lexer.expect_word("of")?;
@@ -615,9 +739,15 @@ impl Parser<'_> {
         let element_bits = if self.lexer.eat_word("bits")? {
             self.id()?
         } else {
-            self.tensors.get(tensor.index()).map_or(0, |t| t.element_bits)
+            self.tensors
+                .get(tensor.index())
+                .map_or(0, |t| t.element_bits)
         };
-        let semaphore = if self.lexer.eat_word("async")? { Some(SemId(self.id()?)) } else { None };
+        let semaphore = if self.lexer.eat_word("async")? {
+            Some(SemId(self.id()?))
+        } else {
+            None
+        };
         let (reads, writes) = self.reads_writes()?;
         Ok(Dma {
             direction,
@@ -652,7 +782,12 @@ pub fn unit_word(unit: Unit) -> &'static str {
 
 /// The text form of a valid trace.
 pub fn print(trace: &ValidTrace) -> String {
-    let mut printer = Printer { trace, out: String::new(), loops: Vec::new(), params: BTreeMap::new() };
+    let mut printer = Printer {
+        trace,
+        out: String::new(),
+        loops: Vec::new(),
+        params: BTreeMap::new(),
+    };
     for (i, param) in trace.params.iter().enumerate() {
         printer.params.insert(&param.name, i as u32);
     }
@@ -668,7 +803,11 @@ struct Printer<'a> {
 }
 
 fn name(name: &str) -> String {
-    if is_ident(name) { name.to_owned() } else { quote(name) }
+    if is_ident(name) {
+        name.to_owned()
+    } else {
+        quote(name)
+    }
 }
 
 /// Writing to a string cannot fail, so the result is dropped here, once.
@@ -695,7 +834,12 @@ impl<'a> Printer<'a> {
                 Role::Out => "out",
                 Role::InOut => "inout",
             };
-            put!(self.out, "tensor {}: {} bit {role} [", name(&tensor.name), tensor.element_bits);
+            put!(
+                self.out,
+                "tensor {}: {} bit {role} [",
+                name(&tensor.name),
+                tensor.element_bits
+            );
             self.exprs(&tensor.extents);
             self.out.push(']');
             if let Layout::Tiled(tile) = &tensor.layout {
@@ -783,7 +927,13 @@ impl<'a> Printer<'a> {
             CostSource::Analytic(formula) => put!(self.out, " analytic {}", quote(formula)),
         }
         for a in &tile.admissions {
-            put!(self.out, "\n  admit {} {} {} per ", name(&a.unit), name(&a.work), a.admitted);
+            put!(
+                self.out,
+                "\n  admit {} {} {} per ",
+                name(&a.unit),
+                name(&a.work),
+                a.admitted
+            );
             let capacity = a.capacity_per_cycle;
             if capacity.fract() == 0.0 && capacity < 9e15 {
                 put!(self.out, "{}", capacity as u64);
@@ -842,7 +992,11 @@ impl<'a> Printer<'a> {
             }
             Stmt::Dma(dma) => self.dma(dma),
             Stmt::Compute(c) => {
-                let tile = self.trace.tiles.get(c.tile.index()).map_or("", |t| t.name.as_str());
+                let tile = self
+                    .trace
+                    .tiles
+                    .get(c.tile.index())
+                    .map_or("", |t| t.name.as_str());
                 put!(self.out, "compute {} {}", name(tile), unit_word(c.unit));
                 self.buffers("reads", &c.reads);
                 self.buffers("writes", &c.writes);
@@ -860,7 +1014,11 @@ impl<'a> Printer<'a> {
             Direction::Store => "store",
         };
         let tensor = self.trace.tensors.get(dma.tensor.index());
-        put!(self.out, "{word} {}[", name(tensor.map_or("", |t| t.name.as_str())));
+        put!(
+            self.out,
+            "{word} {}[",
+            name(tensor.map_or("", |t| t.name.as_str()))
+        );
         self.expr(&dma.offset, 0);
         self.out.push(']');
         if !dma.dims.is_empty() {
@@ -908,7 +1066,14 @@ impl<'a> Printer<'a> {
         }
         let names: Vec<String> = ids
             .iter()
-            .map(|id| name(self.trace.buffers.get(id.index()).map_or("", |b| b.name.as_str())))
+            .map(|id| {
+                name(
+                    self.trace
+                        .buffers
+                        .get(id.index())
+                        .map_or("", |b| b.name.as_str()),
+                )
+            })
             .collect();
         put!(self.out, " {word} [{}]", names.join(", "));
     }
@@ -968,7 +1133,11 @@ impl<'a> Printer<'a> {
                     **a,
                     Expr::Pid(_) | Expr::Grid(_) | Expr::Param(_) | Expr::Var(_) | Expr::Select(..)
                 );
-                if bare { self.expr(a, 0) } else { self.parens(a) }
+                if bare {
+                    self.expr(a, 0)
+                } else {
+                    self.parens(a)
+                }
             }
             Expr::Binary(op, a, b) => {
                 let Some((sign, _, precedence)) = INFIX.iter().find(|(_, o, _)| o == op) else {
@@ -979,8 +1148,11 @@ impl<'a> Printer<'a> {
                     self.out.push('(');
                 }
                 // Only + - * / % mix without parentheses; few people know the rest by heart.
-                let (left, right) =
-                    if *precedence >= 9 { (*precedence, precedence + 1) } else { (u8::MAX, u8::MAX) };
+                let (left, right) = if *precedence >= 9 {
+                    (*precedence, precedence + 1)
+                } else {
+                    (u8::MAX, u8::MAX)
+                };
                 self.expr(a, left);
                 put!(self.out, " {sign} ");
                 self.expr(b, right);
@@ -1012,12 +1184,16 @@ impl<'a> Printer<'a> {
 }
 
 fn function_of_unary(op: UnaryOp) -> &'static str {
-    let found = FUNCTIONS.iter().find(|(_, f)| matches!(f, Function::Unary(o) if *o == op));
+    let found = FUNCTIONS
+        .iter()
+        .find(|(_, f)| matches!(f, Function::Unary(o) if *o == op));
     found.map_or("?", |(name, _)| name)
 }
 
 fn function_of_binary(op: BinaryOp) -> &'static str {
-    let found = FUNCTIONS.iter().find(|(_, f)| matches!(f, Function::Binary(o) if *o == op));
+    let found = FUNCTIONS
+        .iter()
+        .find(|(_, f)| matches!(f, Function::Binary(o) if *o == op));
     found.map_or("?", |(name, _)| name)
 }
 
@@ -1054,7 +1230,10 @@ mod tests {
 
     fn wait(expected: Expr) -> Trace {
         let mut trace = parse("tilesim trace 1 axes 1 param K body { wait 0 for 1 }").unwrap();
-        trace.body = vec![Stmt::Wait(Wait { semaphore: SemId(0), expected })];
+        trace.body = vec![Stmt::Wait(Wait {
+            semaphore: SemId(0),
+            expected,
+        })];
         trace
     }
 
@@ -1088,7 +1267,15 @@ mod tests {
 
     #[test]
     fn hostile_nesting_is_refused() {
-        for (open, close) in [("(", ")"), ("-", ""), ("!", ""), ("min(1,", ")"), ("1+(", ")"), ("1?", ":1"), ("~(", ")")] {
+        for (open, close) in [
+            ("(", ")"),
+            ("-", ""),
+            ("!", ""),
+            ("min(1,", ")"),
+            ("1+(", ")"),
+            ("1?", ":1"),
+            ("~(", ")"),
+        ] {
             let text = format!(
                 "tilesim trace 1 axes 1 body {{ wait 0 for {}1{} }}",
                 open.repeat(100_000),
@@ -1096,7 +1283,10 @@ mod tests {
             );
             assert_eq!(parse(&text).unwrap_err().code, ErrorCode::TooDeep, "{open}");
         }
-        let text = format!("tilesim trace 1 axes 1 body {{ wait 0 for 1{} }}", "+1".repeat(100_000));
+        let text = format!(
+            "tilesim trace 1 axes 1 body {{ wait 0 for 1{} }}",
+            "+1".repeat(100_000)
+        );
         assert_eq!(parse(&text).unwrap_err().code, ErrorCode::TooDeep);
         for head in ["if 1 {", "for k in 0..1 {"] {
             let text = format!("tilesim trace 1 axes 1 body {{ {}", head.repeat(100_000));
@@ -1107,28 +1297,68 @@ mod tests {
     fn expect_error(text: &str, code: ErrorCode, line: u32, column: u32) -> TraceError {
         let e = parse_valid(text).unwrap_err();
         let at = e.at.unwrap_or_else(|| panic!("no place: {e}"));
-        assert_eq!((e.code, at.line, at.column), (code, line, column), "{}", e.render(text));
+        assert_eq!(
+            (e.code, at.line, at.column),
+            (code, line, column),
+            "{}",
+            e.render(text)
+        );
         e
     }
 
     #[test]
     fn errors_point_at_the_mistake() {
         let head = "tilesim trace 1\naxes 1\ntensor A: 32 bit in [64]\nbuffer acc 64\nbody {\n";
-        let e = expect_error(&format!("{head}  load B[0]\n}}"), ErrorCode::UnknownTensor, 6, 8);
+        let e = expect_error(
+            &format!("{head}  load B[0]\n}}"),
+            ErrorCode::UnknownTensor,
+            6,
+            8,
+        );
         assert!(e.render(head).contains("no tensor \"B\""));
-        let e = expect_error(&format!("{head}  load A[0] writes [ac]\n}}"), ErrorCode::UnknownBuffer, 6, 21);
+        let e = expect_error(
+            &format!("{head}  load A[0] writes [ac]\n}}"),
+            ErrorCode::UnknownBuffer,
+            6,
+            21,
+        );
         assert_eq!(e.hint.as_deref(), Some("did you mean \"acc\""));
-        expect_error(&format!("{head}  load A[p0 + q]\n}}"), ErrorCode::UnknownName, 6, 15);
-        expect_error(&format!("{head}  load A[p1]\n}}"), ErrorCode::UnknownAxis, 6, 3);
-        expect_error(&format!("{head}  for k in 0..4 step 0 {{\n wait 0 for 1 }}\n}}"), ErrorCode::ZeroStep, 6, 3);
-        expect_error(&format!("{head}  for k in 0..4 {{\n wait 0 for p2 }}\n}}"), ErrorCode::UnknownAxis, 7, 2);
+        expect_error(
+            &format!("{head}  load A[p0 + q]\n}}"),
+            ErrorCode::UnknownName,
+            6,
+            15,
+        );
+        expect_error(
+            &format!("{head}  load A[p1]\n}}"),
+            ErrorCode::UnknownAxis,
+            6,
+            3,
+        );
+        expect_error(
+            &format!("{head}  for k in 0..4 step 0 {{\n wait 0 for 1 }}\n}}"),
+            ErrorCode::ZeroStep,
+            6,
+            3,
+        );
+        expect_error(
+            &format!("{head}  for k in 0..4 {{\n wait 0 for p2 }}\n}}"),
+            ErrorCode::UnknownAxis,
+            7,
+            2,
+        );
         expect_error(&format!("{head}  lode A[0]\n}}"), ErrorCode::Syntax, 6, 3);
         expect_error(&format!("{head}  load A[0"), ErrorCode::Syntax, 6, 11);
         expect_error(&format!("{head}  load A[0] // x"), ErrorCode::Syntax, 6, 13);
         expect_error(head, ErrorCode::Syntax, 5, 6);
         expect_error("tilesim trace 2", ErrorCode::Version, 1, 15);
         expect_error("tilesim trace 1\naxes 1\naxes 1", ErrorCode::Syntax, 3, 1);
-        expect_error("tilesim trace 1\nbuffer a 1\nbuffer a 2\n", ErrorCode::BadName, 3, 8);
+        expect_error(
+            "tilesim trace 1\nbuffer a 1\nbuffer a 2\n",
+            ErrorCode::BadName,
+            3,
+            8,
+        );
         expect_error("tilesim trace 1\nkernel \"x\n", ErrorCode::Syntax, 2, 8);
     }
 
@@ -1138,7 +1368,9 @@ mod tests {
             let trace = parse(&format!(
                 "tilesim trace 1 axes 2 param K # a comment\nbody {{ for i in 0..2 {{ wait 0 for {text} }} }}"
             ));
-            let Stmt::For(f) = &trace.unwrap().body[0] else { panic!() };
+            let Stmt::For(f) = &trace.unwrap().body[0] else {
+                panic!()
+            };
             let Stmt::Wait(w) = &f.body[0] else { panic!() };
             w.expected.clone()
         };
