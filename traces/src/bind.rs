@@ -69,6 +69,13 @@ pub(crate) enum Step {
         site: u32,
         cost: u64,
     },
+    /// A loop that runs once: its variable is a name for a value.
+    Bind {
+        slot: u8,
+        value: Code,
+        site: u32,
+        cost: u64,
+    },
     Next {
         slot: u8,
         level: u8,
@@ -323,6 +330,7 @@ impl Bound {
             scope: self.scope(),
             program: Program::default(),
             uniform: true,
+            varied: 0b111,
             site: 0,
             open_run: false,
         };
@@ -720,6 +728,9 @@ struct Compiler<'a> {
     scope: Scope<'a>,
     program: Program,
     uniform: bool,
+    /// Slots whose value differs between work-items: program ids, and variables of loops that start
+    /// at different values.
+    varied: u32,
     site: u32,
     /// The last step is a run of ops that may grow.
     open_run: bool,
@@ -728,7 +739,7 @@ struct Compiler<'a> {
 impl Compiler<'_> {
     fn control(&mut self, e: &Expr) -> Compiled {
         let compiled = self.program.pool.compile(e, &self.scope);
-        if compiled.uses_pids() {
+        if compiled.uses_any(self.varied) {
             self.uniform = false;
         }
         compiled
@@ -782,9 +793,19 @@ impl Compiler<'_> {
     }
 
     fn for_loop(&mut self, f: &For, site: u32) -> Result<(), TraceError> {
-        let lo = self.control(&f.lo);
-        let hi = self.control(&f.hi);
+        // Only the number of iterations is control; where they start is not.
+        let lo = self.program.pool.compile(&f.lo, &self.scope);
+        let hi = self.program.pool.compile(&f.hi, &self.scope);
         let step = self.control(&f.step);
+        let binding = is_binding(f);
+        if !binding && (lo.uses_any(self.varied) || hi.uses_any(self.varied)) {
+            let (hi, lo) = (Box::new(f.hi.clone()), Box::new(f.lo.clone()));
+            let distance = Expr::Binary(BinaryOp::Sub, hi, lo);
+            let distance = Pool::default().compile(&distance, &self.scope);
+            if distance.uses_any(self.varied) {
+                self.uniform = false;
+            }
+        }
         let level = f.var.index() as u8;
         let slot = 3 + level;
         let at = self.program.steps.len();
@@ -800,14 +821,33 @@ impl Compiler<'_> {
             site,
             cost,
         };
-        self.step(loop_step(0));
+        if binding {
+            let cost = 1 + lo.code.cost();
+            let value = lo.code;
+            self.step(Step::Bind {
+                slot,
+                value,
+                site,
+                cost,
+            });
+        } else {
+            self.step(loop_step(0));
+        }
         self.scope.slots.truncate(usize::from(slot));
         self.scope
             .slots
             .push(variable_range(lo.range, hi.range, step.range));
+        let bit = 1u32.wrapping_shl(slot.into());
+        if lo.uses_any(self.varied) {
+            self.varied |= bit;
+        }
         let body = self.here();
         self.block(&f.body)?;
+        self.varied &= !bit;
         self.scope.slots.truncate(usize::from(slot));
+        if binding {
+            return Ok(());
+        }
         self.step(Step::Next { slot, level, body });
         let exit = self.here();
         if let Some(step) = self.program.steps.get_mut(at) {
@@ -826,11 +866,21 @@ impl Compiler<'_> {
             site,
             cost,
         });
+        // What a condition rules out for all work-items cannot make them differ.
+        let known = cond.as_const();
+        let uniform = self.uniform;
         self.block(&i.then)?;
+        if known == Some(0) {
+            self.uniform = uniform;
+        }
         let jump = self.program.steps.len();
         self.step(Step::Jump(0));
         let otherwise = self.here();
+        let uniform = self.uniform;
         self.block(&i.otherwise)?;
+        if known.is_some_and(|c| c != 0) {
+            self.uniform = uniform;
+        }
         let end = self.here();
         // What follows is a jump target: no run of ops may grow across it.
         self.open_run = false;
@@ -1079,6 +1129,13 @@ impl Compiler<'_> {
     }
 }
 
+/// Whether a loop runs once and thereby gives a value a name: `for v in x..x + 1`.
+pub(crate) fn is_binding(f: &For) -> bool {
+    let one = Expr::Const(1);
+    f.step == one
+        && matches!(&f.hi, Expr::Binary(BinaryOp::Add, x, d) if **d == one && **x == f.lo)
+}
+
 /// The values a loop variable takes.
 fn variable_range(lo: Range, hi: Range, step: Range) -> Range {
     let up = Range::new(lo.lo, (hi.hi - 1).max(lo.lo));
@@ -1089,5 +1146,206 @@ fn variable_range(lo: Range, hi: Range, step: Range) -> Range {
         down
     } else {
         up.hull(down)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::WorkItem;
+    use crate::text::parse_valid;
+
+    const HEAD: &str = "tilesim trace 1 axes 2 param K param N = 4 \
+        tensor A: 8 bit in [K, g0] tensor B: 4 bit out [3, N + 1] tensor C: 16 bit inout [5, 9] tiled [4, 8] ";
+
+    fn args() -> LaunchArgs {
+        LaunchArgs { grid: vec![2, 3], params: [("K".into(), 10_000)].into(), ..Default::default() }
+    }
+
+    fn bind(text: &str, args: &LaunchArgs) -> Result<Bound, TraceError> {
+        Bound::new(&parse_valid(text).unwrap(), args, &Limits::default())
+    }
+
+    #[track_caller]
+    fn refused(change: impl FnOnce(&mut LaunchArgs), code: ErrorCode) -> TraceError {
+        let mut args = args();
+        change(&mut args);
+        let e = bind(&format!("{HEAD} body {{ }}"), &args).unwrap_err();
+        assert_eq!(e.code, code, "{e}");
+        assert!(e.hint.is_some() && !e.path.is_empty(), "{e}");
+        e
+    }
+
+    #[test]
+    fn tensors_are_packed() {
+        let bound = bind(&format!("{HEAD} body {{ }}"), &args()).unwrap();
+        assert_eq!(bound.params(), [10_000, 4]);
+        let t = bound.tensors();
+        assert_eq!((t[0].base, t[0].bytes, t[0].elements), (0, 20_000, 20_000));
+        // 15 elements of 4 bits round up to 8 bytes; C is padded to 8 x 16.
+        assert_eq!((t[1].base, t[1].bytes, t[1].elements), (32_768, 8, 15));
+        assert_eq!((t[2].base, t[2].bytes, t[2].elements), (49_152, 256, 128));
+        assert_eq!(t[2].extents, [5, 9]);
+    }
+
+    #[test]
+    fn launches_are_checked() {
+        refused(|a| a.grid = vec![1], ErrorCode::AxisCount);
+        refused(|a| a.grid = vec![1, 1, 1], ErrorCode::AxisCount);
+        refused(|a| a.grid = vec![1 << 40, 1 << 40], ErrorCode::GridOverflow);
+        refused(|a| a.grid = vec![1, u64::MAX], ErrorCode::GridOverflow);
+        refused(|a| a.grid = vec![1 << 20, 1 << 20], ErrorCode::TooManyWorkItems);
+        refused(|a| a.params.clear(), ErrorCode::MissingParam);
+        let e = refused(|a| _ = a.params.insert("k".into(), 1), ErrorCode::ExtraParam);
+        assert_eq!(e.hint.as_deref(), Some("did you mean \"K\""));
+        refused(|a| _ = a.params.insert("K".into(), -1), ErrorCode::BadExtents);
+        refused(|a| _ = a.params.insert("N".into(), i64::MAX), ErrorCode::Overflow);
+        refused(|a| _ = a.params.insert("K".into(), i64::MAX), ErrorCode::AddressOverflow);
+        refused(|a| _ = a.extents.insert("A".into(), vec![1]), ErrorCode::BadExtents);
+        refused(|a| _ = a.extents.insert("A".into(), vec![1, -1]), ErrorCode::BadExtents);
+        refused(|a| _ = a.extents.insert("X".into(), vec![1]), ErrorCode::ExtraTensor);
+        refused(|a| _ = a.placement.insert("A".into(), 0), ErrorCode::PartialPlacement);
+        let place = |b: u64, c: u64| [("A".into(), 0), ("B".into(), b), ("C".into(), c)].into();
+        refused(|a| a.placement = place(19_999, 30_000), ErrorCode::Overlap);
+        refused(|a| a.placement = place(40_000, u64::MAX), ErrorCode::AddressOverflow);
+        let mut args = args();
+        args.placement = place(20_000, 20_008);
+        assert_eq!(bind(&format!("{HEAD} body {{ }}"), &args).unwrap().tensors()[2].base, 20_008);
+        args.placement = place(0, 0);
+        args.allow_overlap = true;
+        bind(&format!("{HEAD} body {{ }}"), &args).unwrap();
+    }
+
+    #[test]
+    fn tiles_need_cycles_to_run() {
+        let text = "tilesim trace 1 axes 1 tile t cycles unknown body { for i in 0..2 { compute t vector } }";
+        let args = LaunchArgs { grid: vec![1], ..Default::default() };
+        let e = bind(text, &args).unwrap_err();
+        assert_eq!((e.code, e.path.as_str()), (ErrorCode::TileWithoutCycles, "body[0].for.body[0].compute"));
+        // Unused, it does no harm.
+        bind("tilesim trace 1 axes 1 tile t cycles unknown body { }", &args).unwrap();
+    }
+
+    fn pids(text: &str, grid: &[u64]) -> Vec<[u64; 3]> {
+        let args = LaunchArgs { grid: grid.to_vec(), ..Default::default() };
+        let bound = bind(text, &args).unwrap();
+        (0..bound.items()).map(|i| bound.pid(i)).collect()
+    }
+
+    #[test]
+    fn dispatch_order() {
+        let last_fastest = pids("tilesim trace 1 axes 2 body { }", &[2, 2]);
+        assert_eq!(last_fastest, [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]);
+        let first_fastest = pids("tilesim trace 1 axes 2 dispatch order p1 p0 body { }", &[2, 2]);
+        assert_eq!(first_fastest, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]);
+        let keyed = pids("tilesim trace 1 axes 1 dispatch key p0 % 2 * -1 body { }", &[5]);
+        assert_eq!(keyed, [[1, 0, 0], [3, 0, 0], [0, 0, 0], [2, 0, 0], [4, 0, 0]]);
+        assert_eq!(pids("tilesim trace 1 axes 2 body { }", &[0, u64::MAX >> 1]), [[0u64; 3]; 0]);
+    }
+
+    #[test]
+    fn uniform_control() {
+        let uniform = |body: &str, grid: u64| {
+            let text = format!("tilesim trace 1 axes 1 tensor A: 8 bit in [4096] body {{ {body} }}");
+            bind(&text, &LaunchArgs { grid: vec![grid], ..Default::default() }).unwrap().control_is_uniform()
+        };
+        assert!(uniform("load A[p0 / 3 % 2] dims [4: 1]", 8));
+        assert!(uniform("load A[0] indices [p0, p0 * 2]", 8));
+        assert!(!uniform("load A[0] dims [p0: 1]", 8));
+        assert!(!uniform("if p0 == 3 { }", 8));
+        assert!(!uniform("for k in 0..p0 { }", 8));
+        assert!(!uniform("wait 0 for p0", 8));
+        // What the grid rules out does not count.
+        assert!(uniform("if p0 < 8 { }", 8));
+        assert!(uniform("load A[p0 * 128] dims [128: 1 valid min(128, 1024 - p0 * 128)]", 8));
+        assert!(!uniform("load A[p0 * 128] dims [128: 1 valid min(128, 1000 - p0 * 128)]", 8));
+        assert!(uniform("wait 0 for p0", 1));
+    }
+
+    #[track_caller]
+    fn expand(body: &str, pid: u64) -> Result<WorkItem, TraceError> {
+        let text = format!("tilesim trace 1 axes 1 tensor A: 8 bit inout [64] body {{ {body} }}");
+        let bound = bind(&text, &LaunchArgs { grid: vec![4], ..Default::default() }).unwrap();
+        let mut item = WorkItem::default();
+        bound.expand([pid, 0, 0], &mut item).map(|()| item)
+    }
+
+    #[test]
+    fn bounds_are_tight() {
+        for (body, fine, refused) in [
+            ("load A[p0 * 16] dims [16: 1]", Some(3), None),
+            ("load A[p0 * 16 + 1] dims [16: 1]", Some(2), Some(3)),
+            ("load A[p0 * 16 - 1]", Some(1), Some(0)),
+            ("load A[p0 * 16] dims [16: 1, 1: 99]", Some(3), None),
+            ("load A[p0 * 16 + 15] dims [16: -1]", Some(3), None),
+            ("load A[p0 * 16 + 14] dims [16: -1]", Some(1), Some(0)),
+            ("load A[63] dims [2: 1 valid 4 - p0]", None, Some(0)),
+            ("load A[63] dims [4: 1 valid 4 - p0]", Some(3), Some(2)),
+            ("load A[1000] dims [p0: 1]", Some(0), Some(1)),
+            ("load A[1000] dims [9: 1 valid 0]", Some(3), None),
+            ("load A[60] indices [0, p0]", Some(3), None),
+            ("load A[61] indices [0, p0]", Some(2), Some(3)),
+            ("load A[0] lines p0 of 32 bytes", Some(2), Some(3)),
+            ("load A[0] dims [8: 1] bits 64", Some(3), None),
+            ("load A[1] dims [8: 1] bits 64", None, Some(3)),
+        ] {
+            if let Some(pid) = fine {
+                expand(body, pid).unwrap_or_else(|e| panic!("{body}: {e}"));
+            }
+            if let Some(pid) = refused {
+                let e = expand(body, pid).expect_err(body);
+                assert!(matches!(e.code, ErrorCode::OutOfBounds | ErrorCode::BadMask), "{body}: {e}");
+                assert_eq!(e.path, "body[0].dma");
+                assert!(e.message.contains(&format!("work-item ({pid})")), "{e}");
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_bodies_end() {
+        for (body, code) in [
+            ("for i in 0..1000000000 { }", ErrorCode::TooManyIterations),
+            ("for i in 0..-9223372036854775808 step -1 { }", ErrorCode::TooManyIterations),
+            ("for i in 0..1000 { for j in 0..1000000 { } }", ErrorCode::TooManyIterations),
+            ("for i in 0..4000000 { wait 0 for i }", ErrorCode::TooManyOps),
+            ("for i in 0..4000000 { wait 0 for 1 }", ErrorCode::TooManyOps),
+            ("for i in 0..4 step p0 { }", ErrorCode::ZeroStep),
+            ("wait 0 for 1 / p0", ErrorCode::DivisionByZero),
+            ("wait 0 for p0 - 1", ErrorCode::NegativeCount),
+            ("load A[0] dims [9223372036854775807: 0]", ErrorCode::TransferTooLarge),
+            ("load A[0] lines 9223372036854775807 of 32 bytes", ErrorCode::TransferTooLarge),
+            ("load A[(p0 - 1) * 9223372036854775807 - 9]", ErrorCode::Overflow),
+        ] {
+            let started = std::time::Instant::now();
+            let e = expand(body, 0).expect_err(body);
+            assert_eq!(e.code, code, "{body}: {e}");
+            assert!(started.elapsed().as_secs() < 5, "{body}");
+        }
+        let heavy = format!("for i in 0..4000000 {{ {} }}", "if i { }".repeat(1000));
+        assert_eq!(expand(&heavy, 0).unwrap_err().code, ErrorCode::TooManyIterations);
+    }
+
+    #[test]
+    fn full_and_valid_elements() {
+        let item = expand("load A[2] dims [4: 8 valid 3, 2: 1 valid 1] indices [0, 5, 9] async 1", 0).unwrap();
+        let t = item.transfers[0];
+        assert_eq!((t.full_elements, t.valid_elements, t.first_bit), (24, 9, 16));
+        assert_eq!(item.dims[t.dims.range()], [ResolvedDim { extent: 3, stride: 8 }, ResolvedDim { extent: 1, stride: 1 }]);
+    }
+
+    #[test]
+    fn nothing_is_allocated_once_warm() {
+        let text = "tilesim trace 1 axes 1 bounds off tensor A: 8 bit in [64] buffer b 1 body { \
+            for i in 0..p0 { load A[i * p0] dims [i: 1, 4: p0 valid i % 4] indices [i, 2] writes [b] wait 0 for i } }";
+        let bound = bind(text, &LaunchArgs { grid: vec![8], ..Default::default() }).unwrap();
+        let mut item = WorkItem::default();
+        bound.expand([7, 0, 0], &mut item).unwrap();
+        let room = |i: &WorkItem| (i.ops.capacity(), i.transfers.capacity(), i.dims.capacity(), i.indices.capacity(), i.buffers.capacity());
+        let before = room(&item);
+        for pid in 0..8 {
+            bound.expand([pid, 0, 0], &mut item).unwrap();
+            assert_eq!(room(&item), before);
+        }
+        assert!(bound.expand([8, 0, 0], &mut item).is_err());
     }
 }

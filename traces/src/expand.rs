@@ -174,6 +174,25 @@ impl Bound {
                         };
                     }
                 }
+                Step::Bind {
+                    slot,
+                    value,
+                    site,
+                    cost,
+                } => {
+                    steps_left = steps_left
+                        .checked_sub(cost)
+                        .ok_or((site, Refusal::TooManySteps))?;
+                    let value = pool.eval(value, &slots).map_err(|f| (site, f.into()))?;
+                    // It stands for a loop up to the value plus 1, which must exist.
+                    if value == i64::MAX {
+                        return Err((site, Fault::Overflow.into()));
+                    }
+                    iterations_left = iterations_left
+                        .checked_sub(1)
+                        .ok_or((site, Refusal::TooManyIterations))?;
+                    slots[slot as usize & (SLOTS - 1)] = value;
+                }
                 Step::Next { slot, level, body } => {
                     if let Some(state) = loops.get_mut(usize::from(level))
                         && state.remaining > 0

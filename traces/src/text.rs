@@ -53,7 +53,7 @@ pub fn parse_valid(text: &str) -> Result<ValidTrace> {
         .zip(&spans)
         .filter(|(path, _)| leads(path))
         .map(|(_, span)| *span)
-        .last();
+        .next_back();
     Err(match at {
         Some(span) => error.at(span),
         None => error,
