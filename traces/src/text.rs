@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::bind::is_binding;
 use crate::error::{ErrorCode, TextSpan, TraceError, closest};
 use crate::limits::*;
 use crate::model::*;
@@ -163,7 +164,7 @@ const DECLARATIONS: &[&str] = &[
     "tile", "dispatch", "body",
 ];
 
-const STATEMENTS: &[&str] = &["for", "if", "load", "store", "compute", "wait"];
+const STATEMENTS: &[&str] = &["for", "let", "if", "load", "store", "compute", "wait"];
 
 fn words(list: &[&str]) -> String {
     list.iter()
@@ -562,15 +563,20 @@ impl Parser<'_> {
 
     fn block(&mut self, depth: usize) -> Result<Vec<Stmt>> {
         self.lexer.expect("{")?;
-        let open = self.lexer.last;
+        let out = self.stmts(depth, self.lexer.last)?;
+        self.lexer.expect("}")?;
+        Ok(out)
+    }
+
+    /// Statements up to the end of the block that was opened at `open`.
+    fn stmts(&mut self, depth: usize, open: TextSpan) -> Result<Vec<Stmt>> {
         if depth > MAX_STMT_DEPTH {
-            return Err(
-                TraceError::new(ErrorCode::TooDeep, "", "statements nested too deeply")
-                    .with_hint(format!(
-                        "nest at most {MAX_LOOP_DEPTH} loops and {MAX_STMT_DEPTH} statements"
-                    ))
-                    .at(open),
-            );
+            let message = "statements nested too deeply";
+            return Err(TraceError::new(ErrorCode::TooDeep, "", message)
+                .with_hint(format!(
+                    "nest at most {MAX_LOOP_DEPTH} loops and {MAX_STMT_DEPTH} statements"
+                ))
+                .at(open));
         }
         let mut out = Vec::new();
         while !self.lexer.is("}") {
@@ -583,13 +589,37 @@ impl Parser<'_> {
             }
             self.room("statements", self.spans.len(), MAX_STMTS)?;
             self.spans.push(self.lexer.span());
-            out.push(self.stmt(depth)?);
+            out.push(self.stmt(depth, open)?);
         }
-        self.lexer.expect("}")?;
         Ok(out)
     }
 
-    fn stmt(&mut self, depth: usize) -> Result<Stmt> {
+    /// `let v = x { ... }`, or `let v = x` for the rest of the block.
+    fn binding(&mut self, depth: usize, open: TextSpan) -> Result<For> {
+        let name = self.name()?;
+        self.lexer.expect("=")?;
+        let lo = self.expr()?;
+        let one = || Expr::Const(1);
+        let hi = Expr::Binary(BinaryOp::Add, Box::new(lo.clone()), Box::new(one()));
+        let var = VarId(self.names.loops.len() as u32);
+        self.names.loops.push(name.clone());
+        let body = if self.lexer.is("{") {
+            self.block(depth + 1)?
+        } else {
+            self.stmts(depth + 1, open)?
+        };
+        self.names.loops.pop();
+        Ok(For {
+            var,
+            name,
+            lo,
+            hi,
+            step: one(),
+            body,
+        })
+    }
+
+    fn stmt(&mut self, depth: usize, open: TextSpan) -> Result<Stmt> {
         let word = match self.lexer.peek() {
             Tok::Ident(word) if STATEMENTS.contains(word) => *word,
             Tok::Ident(word) => {
@@ -627,6 +657,7 @@ impl Parser<'_> {
                     body,
                 })
             }
+            "let" => Stmt::For(self.binding(depth, open)?),
             "if" => {
                 let cond = self.expr()?;
                 let then = self.block(depth + 1)?;
@@ -951,10 +982,28 @@ impl<'a> Printer<'a> {
     }
 
     fn block(&mut self, body: &'a [Stmt], depth: usize) {
-        for stmt in body {
+        for (i, stmt) in body.iter().enumerate() {
             self.indent(depth);
-            self.stmt(stmt, depth);
-            self.out.push('\n');
+            match stmt {
+                Stmt::For(f) if is_binding(f) => {
+                    put!(self.out, "let {} = ", name(&f.name));
+                    self.expr(&f.lo, 0);
+                    // The last of a block takes the rest of it, which needs no braces.
+                    let last = i + 1 == body.len();
+                    self.out.push_str(if last { "\n" } else { " {\n" });
+                    self.loops.push(&f.name);
+                    self.block(&f.body, if last { depth } else { depth + 1 });
+                    self.loops.pop();
+                    if !last {
+                        self.indent(depth);
+                        self.out.push_str("}\n");
+                    }
+                }
+                _ => {
+                    self.stmt(stmt, depth);
+                    self.out.push('\n');
+                }
+            }
         }
     }
 
@@ -1360,6 +1409,21 @@ mod tests {
             8,
         );
         expect_error("tilesim trace 1\nkernel \"x\n", ErrorCode::Syntax, 2, 8);
+    }
+
+    #[test]
+    fn bindings() {
+        let body = |text: &str| {
+            parse(&format!("tilesim trace 1 axes 1 body {{ {text} }}")).unwrap().body
+        };
+        let long = body("for x in p0..p0 + 1 { for y in x * 2..x * 2 + 1 { wait 0 for y } wait 1 for x }");
+        assert_eq!(body("let x = p0 let y = x * 2 { wait 0 for y } wait 1 for x"), long);
+        assert_eq!(body("let x = p0 { let y = x * 2 { wait 0 for y } wait 1 for x }"), long);
+        let trace = parse("tilesim trace 1 axes 1 body { let x = p0 let y = x { wait 0 for y } wait 1 for x }");
+        let text = print(&ValidTrace::try_from(trace.unwrap()).unwrap());
+        assert!(text.ends_with("  let x = p0\n  let y = x {\n    wait 0 for y\n  }\n  wait 1 for x\n}\n"), "{text}");
+        let deep = format!("tilesim trace 1 axes 1 body {{ {} }}", "let x = 1 ".repeat(100_000));
+        assert_eq!(parse(&deep).unwrap_err().code, ErrorCode::TooDeep);
     }
 
     #[test]
