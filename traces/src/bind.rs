@@ -1132,8 +1132,7 @@ impl Compiler<'_> {
 /// Whether a loop runs once and thereby gives a value a name: `for v in x..x + 1`.
 pub(crate) fn is_binding(f: &For) -> bool {
     let one = Expr::Const(1);
-    f.step == one
-        && matches!(&f.hi, Expr::Binary(BinaryOp::Add, x, d) if **d == one && **x == f.lo)
+    f.step == one && matches!(&f.hi, Expr::Binary(BinaryOp::Add, x, d) if **d == one && **x == f.lo)
 }
 
 /// The values a loop variable takes.
@@ -1159,7 +1158,11 @@ mod tests {
         tensor A: 8 bit in [K, g0] tensor B: 4 bit out [3, N + 1] tensor C: 16 bit inout [5, 9] tiled [4, 8] ";
 
     fn args() -> LaunchArgs {
-        LaunchArgs { grid: vec![2, 3], params: [("K".into(), 10_000)].into(), ..Default::default() }
+        LaunchArgs {
+            grid: vec![2, 3],
+            params: [("K".into(), 10_000)].into(),
+            ..Default::default()
+        }
     }
 
     fn bind(text: &str, args: &LaunchArgs) -> Result<Bound, TraceError> {
@@ -1194,23 +1197,59 @@ mod tests {
         refused(|a| a.grid = vec![1, 1, 1], ErrorCode::AxisCount);
         refused(|a| a.grid = vec![1 << 40, 1 << 40], ErrorCode::GridOverflow);
         refused(|a| a.grid = vec![1, u64::MAX], ErrorCode::GridOverflow);
-        refused(|a| a.grid = vec![1 << 20, 1 << 20], ErrorCode::TooManyWorkItems);
+        refused(
+            |a| a.grid = vec![1 << 20, 1 << 20],
+            ErrorCode::TooManyWorkItems,
+        );
         refused(|a| a.params.clear(), ErrorCode::MissingParam);
-        let e = refused(|a| _ = a.params.insert("k".into(), 1), ErrorCode::ExtraParam);
+        let e = refused(
+            |a| _ = a.params.insert("k".into(), 1),
+            ErrorCode::ExtraParam,
+        );
         assert_eq!(e.hint.as_deref(), Some("did you mean \"K\""));
-        refused(|a| _ = a.params.insert("K".into(), -1), ErrorCode::BadExtents);
-        refused(|a| _ = a.params.insert("N".into(), i64::MAX), ErrorCode::Overflow);
-        refused(|a| _ = a.params.insert("K".into(), i64::MAX), ErrorCode::AddressOverflow);
-        refused(|a| _ = a.extents.insert("A".into(), vec![1]), ErrorCode::BadExtents);
-        refused(|a| _ = a.extents.insert("A".into(), vec![1, -1]), ErrorCode::BadExtents);
-        refused(|a| _ = a.extents.insert("X".into(), vec![1]), ErrorCode::ExtraTensor);
-        refused(|a| _ = a.placement.insert("A".into(), 0), ErrorCode::PartialPlacement);
+        refused(
+            |a| _ = a.params.insert("K".into(), -1),
+            ErrorCode::BadExtents,
+        );
+        refused(
+            |a| _ = a.params.insert("N".into(), i64::MAX),
+            ErrorCode::Overflow,
+        );
+        refused(
+            |a| _ = a.params.insert("K".into(), i64::MAX),
+            ErrorCode::AddressOverflow,
+        );
+        refused(
+            |a| _ = a.extents.insert("A".into(), vec![1]),
+            ErrorCode::BadExtents,
+        );
+        refused(
+            |a| _ = a.extents.insert("A".into(), vec![1, -1]),
+            ErrorCode::BadExtents,
+        );
+        refused(
+            |a| _ = a.extents.insert("X".into(), vec![1]),
+            ErrorCode::ExtraTensor,
+        );
+        refused(
+            |a| _ = a.placement.insert("A".into(), 0),
+            ErrorCode::PartialPlacement,
+        );
         let place = |b: u64, c: u64| [("A".into(), 0), ("B".into(), b), ("C".into(), c)].into();
         refused(|a| a.placement = place(19_999, 30_000), ErrorCode::Overlap);
-        refused(|a| a.placement = place(40_000, u64::MAX), ErrorCode::AddressOverflow);
+        refused(
+            |a| a.placement = place(40_000, u64::MAX),
+            ErrorCode::AddressOverflow,
+        );
         let mut args = args();
         args.placement = place(20_000, 20_008);
-        assert_eq!(bind(&format!("{HEAD} body {{ }}"), &args).unwrap().tensors()[2].base, 20_008);
+        assert_eq!(
+            bind(&format!("{HEAD} body {{ }}"), &args)
+                .unwrap()
+                .tensors()[2]
+                .base,
+            20_008
+        );
         args.placement = place(0, 0);
         args.allow_overlap = true;
         bind(&format!("{HEAD} body {{ }}"), &args).unwrap();
@@ -1219,15 +1258,28 @@ mod tests {
     #[test]
     fn tiles_need_cycles_to_run() {
         let text = "tilesim trace 1 axes 1 tile t cycles unknown body { for i in 0..2 { compute t vector } }";
-        let args = LaunchArgs { grid: vec![1], ..Default::default() };
+        let args = LaunchArgs {
+            grid: vec![1],
+            ..Default::default()
+        };
         let e = bind(text, &args).unwrap_err();
-        assert_eq!((e.code, e.path.as_str()), (ErrorCode::TileWithoutCycles, "body[0].for.body[0].compute"));
+        assert_eq!(
+            (e.code, e.path.as_str()),
+            (ErrorCode::TileWithoutCycles, "body[0].for.body[0].compute")
+        );
         // Unused, it does no harm.
-        bind("tilesim trace 1 axes 1 tile t cycles unknown body { }", &args).unwrap();
+        bind(
+            "tilesim trace 1 axes 1 tile t cycles unknown body { }",
+            &args,
+        )
+        .unwrap();
     }
 
     fn pids(text: &str, grid: &[u64]) -> Vec<[u64; 3]> {
-        let args = LaunchArgs { grid: grid.to_vec(), ..Default::default() };
+        let args = LaunchArgs {
+            grid: grid.to_vec(),
+            ..Default::default()
+        };
         let bound = bind(text, &args).unwrap();
         (0..bound.items()).map(|i| bound.pid(i)).collect()
     }
@@ -1236,18 +1288,39 @@ mod tests {
     fn dispatch_order() {
         let last_fastest = pids("tilesim trace 1 axes 2 body { }", &[2, 2]);
         assert_eq!(last_fastest, [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]);
-        let first_fastest = pids("tilesim trace 1 axes 2 dispatch order p1 p0 body { }", &[2, 2]);
+        let first_fastest = pids(
+            "tilesim trace 1 axes 2 dispatch order p1 p0 body { }",
+            &[2, 2],
+        );
         assert_eq!(first_fastest, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]);
-        let keyed = pids("tilesim trace 1 axes 1 dispatch key p0 % 2 * -1 body { }", &[5]);
-        assert_eq!(keyed, [[1, 0, 0], [3, 0, 0], [0, 0, 0], [2, 0, 0], [4, 0, 0]]);
-        assert_eq!(pids("tilesim trace 1 axes 2 body { }", &[0, u64::MAX >> 1]), [[0u64; 3]; 0]);
+        let keyed = pids(
+            "tilesim trace 1 axes 1 dispatch key p0 % 2 * -1 body { }",
+            &[5],
+        );
+        assert_eq!(
+            keyed,
+            [[1, 0, 0], [3, 0, 0], [0, 0, 0], [2, 0, 0], [4, 0, 0]]
+        );
+        assert_eq!(
+            pids("tilesim trace 1 axes 2 body { }", &[0, u64::MAX >> 1]),
+            [[0u64; 3]; 0]
+        );
     }
 
     #[test]
     fn uniform_control() {
         let uniform = |body: &str, grid: u64| {
-            let text = format!("tilesim trace 1 axes 1 tensor A: 8 bit in [4096] body {{ {body} }}");
-            bind(&text, &LaunchArgs { grid: vec![grid], ..Default::default() }).unwrap().control_is_uniform()
+            let text =
+                format!("tilesim trace 1 axes 1 tensor A: 8 bit in [4096] body {{ {body} }}");
+            bind(
+                &text,
+                &LaunchArgs {
+                    grid: vec![grid],
+                    ..Default::default()
+                },
+            )
+            .unwrap()
+            .control_is_uniform()
         };
         assert!(uniform("load A[p0 / 3 % 2] dims [4: 1]", 8));
         assert!(uniform("load A[0] indices [p0, p0 * 2]", 8));
@@ -1257,15 +1330,28 @@ mod tests {
         assert!(!uniform("wait 0 for p0", 8));
         // What the grid rules out does not count.
         assert!(uniform("if p0 < 8 { }", 8));
-        assert!(uniform("load A[p0 * 128] dims [128: 1 valid min(128, 1024 - p0 * 128)]", 8));
-        assert!(!uniform("load A[p0 * 128] dims [128: 1 valid min(128, 1000 - p0 * 128)]", 8));
+        assert!(uniform(
+            "load A[p0 * 128] dims [128: 1 valid min(128, 1024 - p0 * 128)]",
+            8
+        ));
+        assert!(!uniform(
+            "load A[p0 * 128] dims [128: 1 valid min(128, 1000 - p0 * 128)]",
+            8
+        ));
         assert!(uniform("wait 0 for p0", 1));
     }
 
     #[track_caller]
     fn expand(body: &str, pid: u64) -> Result<WorkItem, TraceError> {
         let text = format!("tilesim trace 1 axes 1 tensor A: 8 bit inout [64] body {{ {body} }}");
-        let bound = bind(&text, &LaunchArgs { grid: vec![4], ..Default::default() }).unwrap();
+        let bound = bind(
+            &text,
+            &LaunchArgs {
+                grid: vec![4],
+                ..Default::default()
+            },
+        )
+        .unwrap();
         let mut item = WorkItem::default();
         bound.expand([pid, 0, 0], &mut item).map(|()| item)
     }
@@ -1294,7 +1380,10 @@ mod tests {
             }
             if let Some(pid) = refused {
                 let e = expand(body, pid).expect_err(body);
-                assert!(matches!(e.code, ErrorCode::OutOfBounds | ErrorCode::BadMask), "{body}: {e}");
+                assert!(
+                    matches!(e.code, ErrorCode::OutOfBounds | ErrorCode::BadMask),
+                    "{body}: {e}"
+                );
                 assert_eq!(e.path, "body[0].dma");
                 assert!(e.message.contains(&format!("work-item ({pid})")), "{e}");
             }
@@ -1305,16 +1394,37 @@ mod tests {
     fn hostile_bodies_end() {
         for (body, code) in [
             ("for i in 0..1000000000 { }", ErrorCode::TooManyIterations),
-            ("for i in 0..-9223372036854775808 step -1 { }", ErrorCode::TooManyIterations),
-            ("for i in 0..1000 { for j in 0..1000000 { } }", ErrorCode::TooManyIterations),
-            ("for i in 0..4000000 { wait 0 for i }", ErrorCode::TooManyOps),
-            ("for i in 0..4000000 { wait 0 for 1 }", ErrorCode::TooManyOps),
+            (
+                "for i in 0..-9223372036854775808 step -1 { }",
+                ErrorCode::TooManyIterations,
+            ),
+            (
+                "for i in 0..1000 { for j in 0..1000000 { } }",
+                ErrorCode::TooManyIterations,
+            ),
+            (
+                "for i in 0..4000000 { wait 0 for i }",
+                ErrorCode::TooManyOps,
+            ),
+            (
+                "for i in 0..4000000 { wait 0 for 1 }",
+                ErrorCode::TooManyOps,
+            ),
             ("for i in 0..4 step p0 { }", ErrorCode::ZeroStep),
             ("wait 0 for 1 / p0", ErrorCode::DivisionByZero),
             ("wait 0 for p0 - 1", ErrorCode::NegativeCount),
-            ("load A[0] dims [9223372036854775807: 0]", ErrorCode::TransferTooLarge),
-            ("load A[0] lines 9223372036854775807 of 32 bytes", ErrorCode::TransferTooLarge),
-            ("load A[(p0 - 1) * 9223372036854775807 - 9]", ErrorCode::Overflow),
+            (
+                "load A[0] dims [9223372036854775807: 0]",
+                ErrorCode::TransferTooLarge,
+            ),
+            (
+                "load A[0] lines 9223372036854775807 of 32 bytes",
+                ErrorCode::TransferTooLarge,
+            ),
+            (
+                "load A[(p0 - 1) * 9223372036854775807 - 9]",
+                ErrorCode::Overflow,
+            ),
         ] {
             let started = std::time::Instant::now();
             let e = expand(body, 0).expect_err(body);
@@ -1322,25 +1432,62 @@ mod tests {
             assert!(started.elapsed().as_secs() < 5, "{body}");
         }
         let heavy = format!("for i in 0..4000000 {{ {} }}", "if i { }".repeat(1000));
-        assert_eq!(expand(&heavy, 0).unwrap_err().code, ErrorCode::TooManyIterations);
+        assert_eq!(
+            expand(&heavy, 0).unwrap_err().code,
+            ErrorCode::TooManyIterations
+        );
     }
 
     #[test]
     fn full_and_valid_elements() {
-        let item = expand("load A[2] dims [4: 8 valid 3, 2: 1 valid 1] indices [0, 5, 9] async 1", 0).unwrap();
+        let item = expand(
+            "load A[2] dims [4: 8 valid 3, 2: 1 valid 1] indices [0, 5, 9] async 1",
+            0,
+        )
+        .unwrap();
         let t = item.transfers[0];
-        assert_eq!((t.full_elements, t.valid_elements, t.first_bit), (24, 9, 16));
-        assert_eq!(item.dims[t.dims.range()], [ResolvedDim { extent: 3, stride: 8 }, ResolvedDim { extent: 1, stride: 1 }]);
+        assert_eq!(
+            (t.full_elements, t.valid_elements, t.first_bit),
+            (24, 9, 16)
+        );
+        assert_eq!(
+            item.dims[t.dims.range()],
+            [
+                ResolvedDim {
+                    extent: 3,
+                    stride: 8
+                },
+                ResolvedDim {
+                    extent: 1,
+                    stride: 1
+                }
+            ]
+        );
     }
 
     #[test]
     fn nothing_is_allocated_once_warm() {
         let text = "tilesim trace 1 axes 1 bounds off tensor A: 8 bit in [64] buffer b 1 body { \
             for i in 0..p0 { load A[i * p0] dims [i: 1, 4: p0 valid i % 4] indices [i, 2] writes [b] wait 0 for i } }";
-        let bound = bind(text, &LaunchArgs { grid: vec![8], ..Default::default() }).unwrap();
+        let bound = bind(
+            text,
+            &LaunchArgs {
+                grid: vec![8],
+                ..Default::default()
+            },
+        )
+        .unwrap();
         let mut item = WorkItem::default();
         bound.expand([7, 0, 0], &mut item).unwrap();
-        let room = |i: &WorkItem| (i.ops.capacity(), i.transfers.capacity(), i.dims.capacity(), i.indices.capacity(), i.buffers.capacity());
+        let room = |i: &WorkItem| {
+            (
+                i.ops.capacity(),
+                i.transfers.capacity(),
+                i.dims.capacity(),
+                i.indices.capacity(),
+                i.buffers.capacity(),
+            )
+        };
         let before = room(&item);
         for pid in 0..8 {
             bound.expand([pid, 0, 0], &mut item).unwrap();

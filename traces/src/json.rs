@@ -738,33 +738,71 @@ mod tests {
                    {{"op": "loop", "var": "k", "start": 0, "stop": 2, "step": 1, "body": [{op}]}}"#
             ))
         };
-        let e = refused(&nested(&dma(r#", "is_asinc": true"#)), ErrorCode::UnknownKey, "body[1].body[0].is_asinc");
+        let e = refused(
+            &nested(&dma(r#", "is_asinc": true"#)),
+            ErrorCode::UnknownKey,
+            "body[1].body[0].is_asinc",
+        );
         assert_eq!(e.hint.as_deref(), Some("did you mean \"is_async\""));
-        refused(&nested(&dma(r#", "is_async": true"#)), ErrorCode::MissingKey, "body[1].body[0]");
-        refused(&nested(&dma(r#", "reads": [-1]"#)), ErrorCode::BadValue, "body[1].body[0].reads[0]");
-        refused(&nested(&dma(r#", "indirect": 3"#)), ErrorCode::BadValue, "body[1].body[0].indirect");
+        refused(
+            &nested(&dma(r#", "is_async": true"#)),
+            ErrorCode::MissingKey,
+            "body[1].body[0]",
+        );
+        refused(
+            &nested(&dma(r#", "reads": [-1]"#)),
+            ErrorCode::BadValue,
+            "body[1].body[0].reads[0]",
+        );
+        refused(
+            &nested(&dma(r#", "indirect": 3"#)),
+            ErrorCode::BadValue,
+            "body[1].body[0].indirect",
+        );
         let e = refused(
             &nested(r#"{"op": "wait", "sem": 0, "expected": "k + q"}"#),
             ErrorCode::UnknownName,
             "body[1].body[0].expected",
         );
         assert!(e.message.contains("column 5"), "{e}");
-        refused(&nested(r#"{"op": "wait", "sem": 0, "expected": "k +"}"#), ErrorCode::Syntax, "body[1].body[0].expected");
-        refused(&nested(r#"{"op": "wait", "sem": 0, "expected": 1.5}"#), ErrorCode::BadValue, "body[1].body[0].expected");
-        refused(&nested(r#"{"op": "jump"}"#), ErrorCode::BadValue, "body[1].body[0].op");
-        refused(&nested(r#"{"op": "compute", "tile": 0, "ct": 4}"#), ErrorCode::BadValue, "body[1].body[0].ct");
+        refused(
+            &nested(r#"{"op": "wait", "sem": 0, "expected": "k +"}"#),
+            ErrorCode::Syntax,
+            "body[1].body[0].expected",
+        );
+        refused(
+            &nested(r#"{"op": "wait", "sem": 0, "expected": 1.5}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].expected",
+        );
+        refused(
+            &nested(r#"{"op": "jump"}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].op",
+        );
+        refused(
+            &nested(r#"{"op": "compute", "tile": 0, "ct": 4}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].ct",
+        );
         refused(&nested("7"), ErrorCode::BadValue, "body[1].body[0]");
         refused("[]", ErrorCode::BadValue, "");
         refused("{\"axes\": 4}", ErrorCode::BadValue, "axes");
         refused("{\"axes\": 1}", ErrorCode::MissingKey, "");
         assert_eq!(import("{", &no_files).unwrap_err().code, ErrorCode::Syntax);
         let deep = "[".repeat(100_000);
-        assert_eq!(import(&deep, &no_files).unwrap_err().code, ErrorCode::Syntax);
+        assert_eq!(
+            import(&deep, &no_files).unwrap_err().code,
+            ErrorCode::Syntax
+        );
     }
 
     #[test]
     fn tables_from_files() {
-        let text = program("").replace("[[5, 1], [7, 0]]", "\"cycles.tsv\", \"unit_table\": \"units.tsv\"");
+        let text = program("").replace(
+            "[[5, 1], [7, 0]]",
+            "\"cycles.tsv\", \"unit_table\": \"units.tsv\"",
+        );
         refused(&text, ErrorCode::BadValue, "cycle_table");
         let resolve = |name: &str| match name {
             "cycles.tsv" => Ok("183\t0\n16\t2\n".to_owned()),
@@ -775,8 +813,17 @@ mod tests {
         assert_eq!((tiles[1].cycles, tiles[1].overlap), (Some(16), 2));
         assert_eq!(tiles[0].admissions[0].work, "micro-ops");
         assert_eq!(tiles[1].admissions[0].capacity_per_cycle, 1.0);
-        let bad = |name: &str| if name == "cycles.tsv" { Ok("1 2 3".into()) } else { Err(String::new()) };
+        let bad = |name: &str| {
+            if name == "cycles.tsv" {
+                Ok("1 2 3".into())
+            } else {
+                Err(String::new())
+            }
+        };
         let e = import(&text, &bad).unwrap_err();
-        assert_eq!((e.code, e.path.as_str()), (ErrorCode::BadValue, "cycle_table"));
+        assert_eq!(
+            (e.code, e.path.as_str()),
+            (ErrorCode::BadValue, "cycle_table")
+        );
     }
 }

@@ -1414,15 +1414,34 @@ mod tests {
     #[test]
     fn bindings() {
         let body = |text: &str| {
-            parse(&format!("tilesim trace 1 axes 1 body {{ {text} }}")).unwrap().body
+            parse(&format!("tilesim trace 1 axes 1 body {{ {text} }}"))
+                .unwrap()
+                .body
         };
-        let long = body("for x in p0..p0 + 1 { for y in x * 2..x * 2 + 1 { wait 0 for y } wait 1 for x }");
-        assert_eq!(body("let x = p0 let y = x * 2 { wait 0 for y } wait 1 for x"), long);
-        assert_eq!(body("let x = p0 { let y = x * 2 { wait 0 for y } wait 1 for x }"), long);
-        let trace = parse("tilesim trace 1 axes 1 body { let x = p0 let y = x { wait 0 for y } wait 1 for x }");
+        let long =
+            body("for x in p0..p0 + 1 { for y in x * 2..x * 2 + 1 { wait 0 for y } wait 1 for x }");
+        assert_eq!(
+            body("let x = p0 let y = x * 2 { wait 0 for y } wait 1 for x"),
+            long
+        );
+        assert_eq!(
+            body("let x = p0 { let y = x * 2 { wait 0 for y } wait 1 for x }"),
+            long
+        );
+        let trace = parse(
+            "tilesim trace 1 axes 1 body { let x = p0 let y = x { wait 0 for y } wait 1 for x }",
+        );
         let text = print(&ValidTrace::try_from(trace.unwrap()).unwrap());
-        assert!(text.ends_with("  let x = p0\n  let y = x {\n    wait 0 for y\n  }\n  wait 1 for x\n}\n"), "{text}");
-        let deep = format!("tilesim trace 1 axes 1 body {{ {} }}", "let x = 1 ".repeat(100_000));
+        assert!(
+            text.ends_with(
+                "  let x = p0\n  let y = x {\n    wait 0 for y\n  }\n  wait 1 for x\n}\n"
+            ),
+            "{text}"
+        );
+        let deep = format!(
+            "tilesim trace 1 axes 1 body {{ {} }}",
+            "let x = 1 ".repeat(100_000)
+        );
         assert_eq!(parse(&deep).unwrap_err().code, ErrorCode::TooDeep);
     }
 

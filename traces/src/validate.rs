@@ -459,7 +459,9 @@ impl Checker<'_> {
             None => {}
             Some(Indirect::Indices(indices)) => {
                 let fits = self.count("indices", indices.len(), MAX_INDICES);
-                self.each("indices", if fits { indices } else { &[] }, |c, e| c.expr(e, allowed));
+                self.each("indices", if fits { indices } else { &[] }, |c, e| {
+                    c.expr(e, allowed)
+                });
             }
             Some(Indirect::Lines { count, bytes }) => self.within("lines", |c| {
                 c.within("count", |c| c.expr(count, allowed));
@@ -640,19 +642,67 @@ mod tests {
         assert_eq!(check(&base()), []);
         refused(|t| t.axes = 0, BadAxes, "axes");
         refused(|t| t.axes = 4, BadAxes, "axes");
-        refused(|t| t.params.push(t.params[0].clone()), BadName, "params[1].name");
-        refused(|t| t.tensors.push(t.tensors[0].clone()), BadName, "tensors[1].name");
+        refused(
+            |t| t.params.push(t.params[0].clone()),
+            BadName,
+            "params[1].name",
+        );
+        refused(
+            |t| t.tensors.push(t.tensors[0].clone()),
+            BadName,
+            "tensors[1].name",
+        );
         refused(|t| t.buffers[0].name.clear(), BadName, "buffers[0].name");
-        refused(|t| t.tiles[0].name = "x".repeat(257), BadName, "tiles[0].name");
-        refused(|t| t.header.kernel = "x".repeat(5000), TooLarge, "header.kernel");
-        refused(|t| t.tensors[0].element_bits = 0, BadValue, "tensors[0].element_bits");
-        refused(|t| t.tensors[0].extents[0] = Expr::Pid(0), NotConstant, "tensors[0].extents[0]");
-        refused(|t| t.tensors[0].extents[0] = Expr::Var(VarId(0)), BadVariable, "tensors[0].extents[0]");
-        refused(|t| t.tensors[0].extents[0] = Expr::Param(ParamId(1)), UnknownParam, "tensors[0].extents[0]");
-        refused(|t| t.tensors[0].layout = Layout::Tiled(vec![1, 1]), BadValue, "tensors[0].layout");
-        refused(|t| t.tensors[0].layout = Layout::Tiled(vec![0]), BadValue, "tensors[0].layout[0]");
-        refused(|t| t.tiles[0].cycles = Some(1 << 53), BadValue, "tiles[0].cycles");
-        refused(|t| t.tiles[0].overlap = 1 << 53, BadValue, "tiles[0].overlap");
+        refused(
+            |t| t.tiles[0].name = "x".repeat(257),
+            BadName,
+            "tiles[0].name",
+        );
+        refused(
+            |t| t.header.kernel = "x".repeat(5000),
+            TooLarge,
+            "header.kernel",
+        );
+        refused(
+            |t| t.tensors[0].element_bits = 0,
+            BadValue,
+            "tensors[0].element_bits",
+        );
+        refused(
+            |t| t.tensors[0].extents[0] = Expr::Pid(0),
+            NotConstant,
+            "tensors[0].extents[0]",
+        );
+        refused(
+            |t| t.tensors[0].extents[0] = Expr::Var(VarId(0)),
+            BadVariable,
+            "tensors[0].extents[0]",
+        );
+        refused(
+            |t| t.tensors[0].extents[0] = Expr::Param(ParamId(1)),
+            UnknownParam,
+            "tensors[0].extents[0]",
+        );
+        refused(
+            |t| t.tensors[0].layout = Layout::Tiled(vec![1, 1]),
+            BadValue,
+            "tensors[0].layout",
+        );
+        refused(
+            |t| t.tensors[0].layout = Layout::Tiled(vec![0]),
+            BadValue,
+            "tensors[0].layout[0]",
+        );
+        refused(
+            |t| t.tiles[0].cycles = Some(1 << 53),
+            BadValue,
+            "tiles[0].cycles",
+        );
+        refused(
+            |t| t.tiles[0].overlap = 1 << 53,
+            BadValue,
+            "tiles[0].overlap",
+        );
         refused(
             |t| {
                 t.tiles[0].admissions.push(Admission {
@@ -665,16 +715,53 @@ mod tests {
             BadValue,
             "tiles[0].admissions[0].capacity_per_cycle",
         );
-        refused(|t| t.tiles[0].unit = Some(Unit::Matmul), UnitMismatch, "body[0].for.body[1].compute.unit");
-        refused(|t| dma(t).tensor = TensorId(1), UnknownTensor, "body[0].for.body[0].dma.tensor");
-        refused(|t| dma(t).element_bits = 5000, BadValue, "body[0].for.body[0].dma.element_bits");
-        refused(|t| dma(t).dims[1].stride = Expr::Grid(2), UnknownAxis, "body[0].for.body[0].dma.dims[1].stride");
-        refused(|t| dma(t).offset = Expr::Var(VarId(1)), BadVariable, "body[0].for.body[0].dma.offset");
-        refused(|t| dma(t).offset = nest(Expr::Const(1), MAX_EXPR_DEPTH), TooDeep, "body[0].for.body[0].dma.offset");
-        refused(|t| dma(t).writes.push(BufferId(9)), UnknownBuffer, "body[0].for.body[0].dma.writes[1]");
-        refused(|t| dma(t).dims = vec![dma(t).dims[0].clone(); 9], TooLarge, "body[0].for.body[0].dma.dims");
         refused(
-            |t| dma(t).indirect = Some(Indirect::Lines { count: Expr::Const(1), bytes: 0 }),
+            |t| t.tiles[0].unit = Some(Unit::Matmul),
+            UnitMismatch,
+            "body[0].for.body[1].compute.unit",
+        );
+        refused(
+            |t| dma(t).tensor = TensorId(1),
+            UnknownTensor,
+            "body[0].for.body[0].dma.tensor",
+        );
+        refused(
+            |t| dma(t).element_bits = 5000,
+            BadValue,
+            "body[0].for.body[0].dma.element_bits",
+        );
+        refused(
+            |t| dma(t).dims[1].stride = Expr::Grid(2),
+            UnknownAxis,
+            "body[0].for.body[0].dma.dims[1].stride",
+        );
+        refused(
+            |t| dma(t).offset = Expr::Var(VarId(1)),
+            BadVariable,
+            "body[0].for.body[0].dma.offset",
+        );
+        refused(
+            |t| dma(t).offset = nest(Expr::Const(1), MAX_EXPR_DEPTH),
+            TooDeep,
+            "body[0].for.body[0].dma.offset",
+        );
+        refused(
+            |t| dma(t).writes.push(BufferId(9)),
+            UnknownBuffer,
+            "body[0].for.body[0].dma.writes[1]",
+        );
+        refused(
+            |t| dma(t).dims = vec![dma(t).dims[0].clone(); 9],
+            TooLarge,
+            "body[0].for.body[0].dma.dims",
+        );
+        refused(
+            |t| {
+                dma(t).indirect = Some(Indirect::Lines {
+                    count: Expr::Const(1),
+                    bytes: 0,
+                })
+            },
             BadValue,
             "body[0].for.body[0].dma.lines.bytes",
         );
@@ -712,17 +799,36 @@ mod tests {
             BadVariable,
             "body[0].for.var",
         );
-        refused(|t| t.dispatch.order = vec![0, 0], BadDispatch, "dispatch.order");
-        refused(|t| t.dispatch.order = vec![0], BadDispatch, "dispatch.order");
-        refused(|t| t.dispatch.key = Some(Expr::Var(VarId(0))), BadVariable, "dispatch.key");
+        refused(
+            |t| t.dispatch.order = vec![0, 0],
+            BadDispatch,
+            "dispatch.order",
+        );
+        refused(
+            |t| t.dispatch.order = vec![0],
+            BadDispatch,
+            "dispatch.order",
+        );
+        refused(
+            |t| t.dispatch.key = Some(Expr::Var(VarId(0))),
+            BadVariable,
+            "dispatch.key",
+        );
     }
 
     #[test]
     fn depth_is_bounded() {
         let wrap = |stmt: Stmt| {
-            Stmt::If(If { cond: Expr::Const(1), then: vec![stmt], otherwise: Vec::new() })
+            Stmt::If(If {
+                cond: Expr::Const(1),
+                then: vec![stmt],
+                otherwise: Vec::new(),
+            })
         };
-        let wait = Stmt::Wait(Wait { semaphore: SemId(0), expected: Expr::Const(1) });
+        let wait = Stmt::Wait(Wait {
+            semaphore: SemId(0),
+            expected: Expr::Const(1),
+        });
         let mut trace = base();
         let mut stmt = wait;
         for _ in 0..MAX_STMT_DEPTH {
@@ -737,7 +843,13 @@ mod tests {
     #[test]
     fn errors_are_limited() {
         let mut trace = base();
-        trace.body = vec![Stmt::Wait(Wait { semaphore: SemId(0), expected: Expr::Pid(9) }); 1000];
+        trace.body = vec![
+            Stmt::Wait(Wait {
+                semaphore: SemId(0),
+                expected: Expr::Pid(9)
+            });
+            1000
+        ];
         assert_eq!(check(&trace).len(), MAX_ERRORS);
     }
 }

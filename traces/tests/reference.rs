@@ -24,13 +24,18 @@ fn samples(extension: &str) -> Vec<PathBuf> {
 }
 
 fn json_programs() -> Vec<JsonImport> {
-    let mut texts: Vec<String> =
-        samples("json").iter().map(|p| std::fs::read_to_string(p).unwrap()).collect();
+    let mut texts: Vec<String> = samples("json")
+        .iter()
+        .map(|p| std::fs::read_to_string(p).unwrap())
+        .collect();
     assert_eq!(texts.len(), 20);
     let random = std::fs::read_to_string(format!("{SAMPLES}/random/programs.jsonl")).unwrap();
     texts.extend(random.lines().map(str::to_owned));
     assert_eq!(texts.len(), 81);
-    texts.iter().map(|t| import(t, &no_files).unwrap()).collect()
+    texts
+        .iter()
+        .map(|t| import(t, &no_files).unwrap())
+        .collect()
 }
 
 fn load(name: &str) -> ValidTrace {
@@ -80,7 +85,13 @@ fn transfers(item: &WorkItem) -> Vec<(Transfer, Vec<ResolvedDim>)> {
         .iter()
         .map(|t| {
             let dims = item.dims[t.dims.range()].to_vec();
-            (Transfer { dims: Default::default(), ..*t }, dims)
+            (
+                Transfer {
+                    dims: Default::default(),
+                    ..*t
+                },
+                dims,
+            )
         })
         .collect()
 }
@@ -98,7 +109,12 @@ fn text_and_json_samples_of_one_kernel_agree() {
         assert_eq!(transfers(&a), transfers(&b));
         assert_eq!(a.out_of_bounds, b.out_of_bounds);
     }
-    let costs = |t: &ValidTrace| t.tiles.iter().map(|t| (t.cycles, t.overlap)).collect::<Vec<_>>();
+    let costs = |t: &ValidTrace| {
+        t.tiles
+            .iter()
+            .map(|t| (t.cycles, t.overlap))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(costs(&json), costs(&text));
 }
 
@@ -111,7 +127,11 @@ fn text_samples_expand() {
 
     // 1000 x 1000 outputs: 8 x 8 tiles, the last row and column masked to 104.
     let trace = load("matmul_grouped.tile");
-    let bound = bind(&trace, &[64], &[("M", 1000), ("N", 1000), ("K", 1000), ("GROUP", 3)]);
+    let bound = bind(
+        &trace,
+        &[64],
+        &[("M", 1000), ("N", 1000), ("K", 1000), ("GROUP", 3)],
+    );
     assert!(!bound.control_is_uniform());
     let (mut stored, mut seen) = (0, std::collections::BTreeSet::new());
     for index in 0..bound.items() {
@@ -122,12 +142,19 @@ fn text_samples_expand() {
     }
     assert_eq!(stored, 1_000_000);
     let whole = bind(&trace, &[64], &[("M", 1024), ("N", 1024), ("K", 1024)]);
-    assert!(whole.control_is_uniform(), "without edges every work-item does the same");
+    assert!(
+        whole.control_is_uniform(),
+        "without edges every work-item does the same"
+    );
 
     let bound = bind(&load("softmax_online.tile"), &[3], &[("COLS", 10_000)]);
     assert!(bound.control_is_uniform());
     bound.expand([2, 0, 0], &mut item).unwrap();
-    let computes = item.ops.iter().filter(|op| matches!(op.kind, OpKind::Compute { .. })).count();
+    let computes = item
+        .ops
+        .iter()
+        .filter(|op| matches!(op.kind, OpKind::Compute { .. }))
+        .count();
     assert_eq!(computes, 6);
 
     let bound = bind(&load("gather_rows.tile"), &[4, 4], &[]);
@@ -162,5 +189,10 @@ fn bytes_that_are_no_trace() {
     let mut marked = b"\xef\xbb\xbf".to_vec();
     marked.extend_from_slice(b"tilesim trace 1 axes 1 body { }");
     load_bytes("", &marked).unwrap();
-    assert!(load_bytes("my.tile", b"hello").unwrap_err().message.starts_with("my.tile: "));
+    assert!(
+        load_bytes("my.tile", b"hello")
+            .unwrap_err()
+            .message
+            .starts_with("my.tile: ")
+    );
 }
