@@ -765,3 +765,96 @@ pub(crate) fn slots_for_tests(pid: [i64; 3], vars: &[i64]) -> Slots {
     }
     slots
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expr::{Env, eval};
+
+    struct Ids;
+
+    impl Env for Ids {
+        fn pid(&self, axis: u8) -> i64 {
+            5 + i64::from(axis)
+        }
+        fn grid(&self, _: u8) -> i64 {
+            100
+        }
+        fn param(&self, _: usize) -> i64 {
+            0
+        }
+        fn var(&self, _: usize) -> i64 {
+            0
+        }
+    }
+
+    fn scope() -> Scope<'static> {
+        Scope {
+            grid: [100; 3],
+            params: &[],
+            slots: vec![Range::new(0, 99); 3],
+        }
+    }
+
+    #[test]
+    fn deep_programs_run() {
+        for depth in 1..MAX_EXPR_DEPTH {
+            let mut e = Expr::Pid(0);
+            for i in 0..depth {
+                let op = if i % 2 == 0 {
+                    BinaryOp::Xor
+                } else {
+                    BinaryOp::WrapMul
+                };
+                e = Expr::Binary(op, Box::new(Expr::Pid(1)), Box::new(e));
+            }
+            let mut pool = Pool::default();
+            let code = pool.compile(&e, &scope()).code;
+            let got = pool.eval(code, &slots_for_tests([5, 6, 7], &[]));
+            assert_eq!(got, eval(&e, &Ids));
+        }
+    }
+
+    #[track_caller]
+    fn compiles_to(text: &str, want: Code) {
+        struct None_;
+        impl crate::syntax::Names for None_ {
+            fn lookup(&self, _: &str) -> Option<Expr> {
+                None
+            }
+            fn known(&self) -> Vec<&str> {
+                Vec::new()
+            }
+        }
+        let e = crate::syntax::parse_expr(text, &None_).unwrap();
+        assert_eq!(Pool::default().compile(&e, &scope()).code, want, "{text}");
+    }
+
+    #[test]
+    fn imported_code_becomes_affine() {
+        let linear = |mul, add| Code::Linear1 { slot: 0, mul, add };
+        for (text, code) in [
+            ("p0 * g0 + 3", linear(100, 3)),
+            ("trunc_i32(wrap_add(wrap_mul(p0, 128), 7))", linear(128, 7)),
+            (
+                "c_div(p0 * 6 + 3, 4)",
+                Code::Program {
+                    start: 0,
+                    end: 2,
+                    deep: false,
+                },
+            ),
+            ("c_div(p0 * 8 + 3, 8)", linear(1, 0)),
+            ("(p0 * 8 + 3) % 8", Code::Const(3)),
+            ("(p0 * 64 & 15) + (p0 << 2)", linear(4, 0)),
+            ("p0 * 256 >> 4", linear(16, 0)),
+            ("u_lt(p0, 100) && p0 >= 0", Code::Const(1)),
+            ("min(p0, 99) - max(0, p0)", Code::Const(0)),
+            ("select(p0 < 1000, p0, 1 / 0)", linear(1, 0)),
+            ("p0 * 0 + p0 - p0", Code::Const(0)),
+            ("~p0 + 1", linear(-1, 0)),
+        ] {
+            compiles_to(text, code);
+        }
+    }
+}
