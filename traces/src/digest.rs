@@ -351,7 +351,7 @@ mod tests {
     }
 
     const TEXT: &str = "tilesim trace 1 kernel \"k\" producer \"p\" version \"1\" origin \"a\" \"b\" axes 2 \
-        buffer acc 64 tile t cycles 5 measured \
+        buffer acc 64 tile t cycles 5 source measured \
         body { for k in 0..4 { compute t vector writes [acc] wait 0 for k + p0 } }";
 
     #[test]

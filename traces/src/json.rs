@@ -708,7 +708,7 @@ mod tests {
         let text = crate::text::print(&ValidTrace::try_from(import.trace).unwrap());
         let want = "tilesim trace 1\n\nkernel \"x\"\naxes 2\n\
             tensor arg0: 32 bit in [8, 8]\ntensor arg1: 8 bit out [64]\n\
-            buffer b0 64\nbuffer b1 0\ntile t0 cycles 5 overlap 1 measured\ntile t1 cycles 7 measured\n\
+            buffer b0 64\nbuffer b1 0\ntile t0 cycles 5 overlap 1 source measured\ntile t1 cycles 7 source measured\n\
             \nbody {\n  for k in 0..p0 + 4 step 2 {\n    \
             load arg0[(k + 1) * 8 - p1] dims [2: 8, 8: k] async 3 writes [b0]\n    wait 3 for 16\n  }\n  \
             compute t1 preload reads [b0] writes [b1]\n  store arg1[0] indices [1, p0] reads [b0]\n}\n";

@@ -505,13 +505,16 @@ impl Parser<'_> {
         } else {
             0
         };
-        let source = if self.lexer.eat_word("measured")? {
+        let source = if !self.lexer.eat_word("source")? || self.lexer.eat_word("declared")? {
+            CostSource::Declared
+        } else if self.lexer.eat_word("measured")? {
             CostSource::Measured
         } else if self.lexer.eat_word("analytic")? {
             CostSource::Analytic(self.string()?)
         } else {
-            self.lexer.eat_word("declared")?;
-            CostSource::Declared
+            return Err(self
+                .lexer
+                .unexpected("`measured`, `analytic` or `declared`"));
         };
         let mut admissions = Vec::new();
         while self.lexer.eat_word("admit")? {
@@ -953,9 +956,9 @@ impl<'a> Printer<'a> {
             put!(self.out, " overlap {}", tile.overlap);
         }
         match &tile.source {
-            CostSource::Measured => self.out.push_str(" measured"),
-            CostSource::Declared => self.out.push_str(" declared"),
-            CostSource::Analytic(formula) => put!(self.out, " analytic {}", quote(formula)),
+            CostSource::Measured => self.out.push_str(" source measured"),
+            CostSource::Declared => self.out.push_str(" source declared"),
+            CostSource::Analytic(formula) => put!(self.out, " source analytic {}", quote(formula)),
         }
         for a in &tile.admissions {
             put!(
