@@ -40,39 +40,46 @@ pub fn parse_valid(text: &str) -> Result<ValidTrace> {
     let Some(error) = check(&trace).into_iter().next() else {
         return ValidTrace::try_from(trace);
     };
-    let mut paths = Vec::new();
-    all_paths(&trace.body, "body", &mut paths);
-    // The innermost statement whose path leads to the error: depth first, the last that fits.
-    let leads = |path: &str| {
-        error
-            .path
-            .strip_prefix(path)
-            .is_some_and(|r| r.is_empty() || r.starts_with(['.', '[']))
-    };
-    let at = paths
-        .iter()
-        .zip(&spans)
-        .filter(|(path, _)| leads(path))
-        .map(|(_, span)| *span)
-        .next_back();
-    Err(match at {
-        Some(span) => error.at(span),
+    let site = error
+        .path
+        .strip_prefix("body")
+        .and_then(|rest| site_of(&trace.body, rest, 0));
+    Err(match site.and_then(|site| spans.get(site)) {
+        Some(span) => error.at(*span),
         None => error,
     })
 }
 
-fn all_paths(body: &[Stmt], prefix: &str, out: &mut Vec<String>) {
-    for (i, stmt) in body.iter().enumerate() {
-        out.push(format!("{prefix}[{i}]"));
-        match stmt {
-            Stmt::For(f) => all_paths(&f.body, &format!("{prefix}[{i}].for.body"), out),
-            Stmt::If(c) => {
-                all_paths(&c.then, &format!("{prefix}[{i}].if.then"), out);
-                all_paths(&c.otherwise, &format!("{prefix}[{i}].if.otherwise"), out);
-            }
-            _ => {}
-        }
-    }
+/// The number, in a depth-first walk that starts at `first`, of the innermost statement that a path
+/// like `[2].for.body[0].dma.offset` leads to.
+fn site_of(body: &[Stmt], path: &str, first: usize) -> Option<usize> {
+    let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
+    let index: usize = index.parse().ok()?;
+    let site = first + count(body.get(..index)?);
+    let inner = match body.get(index)? {
+        Stmt::For(f) => rest
+            .strip_prefix(".for.body")
+            .map(|rest| (&f.body, rest, site + 1)),
+        Stmt::If(i) => match rest.strip_prefix(".if.then") {
+            Some(rest) => Some((&i.then, rest, site + 1)),
+            None => rest
+                .strip_prefix(".if.otherwise")
+                .map(|rest| (&i.otherwise, rest, site + 1 + count(&i.then))),
+        },
+        _ => None,
+    };
+    let inner = inner.and_then(|(body, rest, first)| site_of(body, rest, first));
+    Some(inner.unwrap_or(site))
+}
+
+/// Statements of a block, inner ones included.
+fn count(body: &[Stmt]) -> usize {
+    let inner = |stmt: &Stmt| match stmt {
+        Stmt::For(f) => count(&f.body),
+        Stmt::If(i) => count(&i.then) + count(&i.otherwise),
+        _ => 0,
+    };
+    body.iter().map(|stmt| 1 + inner(stmt)).sum()
 }
 
 fn parse_with_spans(text: &str) -> Result<(Trace, Vec<TextSpan>)> {
@@ -1402,6 +1409,14 @@ mod tests {
         expect_error(&format!("{head}  lode A[0]\n}}"), ErrorCode::Syntax, 6, 3);
         expect_error(&format!("{head}  load A[0"), ErrorCode::Syntax, 6, 11);
         expect_error(&format!("{head}  load A[0] // x"), ErrorCode::Syntax, 6, 13);
+        expect_error(
+            &format!(
+                "{head} if 1 {{ wait 0 for 1 wait 0 for 2 }} else {{ wait 0 for 3\n  wait 0 for p2 }}\n}}"
+            ),
+            ErrorCode::UnknownAxis,
+            7,
+            3,
+        );
         expect_error(head, ErrorCode::Syntax, 5, 6);
         expect_error("tilesim trace 2", ErrorCode::Version, 1, 15);
         expect_error("tilesim trace 1\naxes 1\naxes 1", ErrorCode::Syntax, 3, 1);
