@@ -1,12 +1,13 @@
 //! Expansion: one work-item of a bound trace with everything resolved.
 
-use crate::bind::{Bound, DimFault, DmaPlan, Shape, ShapeBuilder, Step, dim_counts, slots_of};
+use crate::bind::{Bound, slots_of};
 use crate::code::{Code, SLOTS, Slots};
 use crate::error::{ErrorCode, TraceError};
 use crate::expr::Fault;
 use crate::launch::{Op, OpKind, ResolvedDim, ResolvedIndirect, Span, WorkItem};
 use crate::limits::MAX_LOOP_DEPTH;
 use crate::model::{Bounds, Stmt};
+use crate::program::{DimFault, DmaPlan, Shape, ShapeBuilder, Step, dim_counts};
 
 /// Spans of a work-item are 32-bit; these hold whatever limits a host sets.
 const HARD_MAX_OPS: u64 = 1 << 26;

@@ -70,6 +70,7 @@ pub mod launch;
 pub mod limits;
 pub mod load;
 pub mod model;
+mod program;
 pub mod show;
 mod syntax;
 pub mod text;
