@@ -211,6 +211,8 @@ pub struct Channel {
     /// Counts of queued writes by address hash.
     filter: Vec<u8>,
     queue_since: [u64; 2],
+    /// The head of the front queue found its queue full and nothing has left that queue since; per direction.
+    blocked: [bool; 2],
     /// No event before this clock.
     next_event: u64,
     stats: DramStats,
@@ -305,6 +307,7 @@ impl Channel {
             rising: Rising { edge: 0, pc: 0, bank: 0 },
             filter: vec![0; FILTER],
             queue_since: [0; 2],
+            blocked: [false; 2],
             next_event: 1,
             stats: DramStats::default(),
         }
@@ -438,9 +441,9 @@ impl Channel {
 
     #[inline]
     fn enqueue(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<(u64, u32)>) -> bool {
+        let d = usize::from(f.write);
         let (bank, row) = spec.map.bank_row(f.addr);
         let b = bank as usize;
-        let d = usize::from(f.write);
         if self.len[1] > 0 && self.queued_write(b, f.addr) {
             self.stats.wait_queue += t - 1 - f.at;
             if f.write {
@@ -534,7 +537,9 @@ impl Channel {
             if left == 0 {
                 return t + 1;
             }
-            if !self.enqueue(spec, f, t, out) {
+            // While the head waits no write enters, so it cannot become one to forward or coalesce.
+            if self.blocked[usize::from(f.write)] || !self.enqueue(spec, f, t, out) {
+                self.blocked[usize::from(f.write)] = true;
                 return NEVER;
             }
             self.front.pop_front();
@@ -742,40 +747,28 @@ impl Channel {
         best: &mut (u64, usize),
     ) {
         let (tb, cmd) = (&spec.table, cmd & 15);
-        let ages = &ages[..self.bank_ready.len()];
         let mut found = *best;
-        for (top, ready) in self.top_ready.iter().enumerate() {
-            let base = ready[cmd].max(t);
-            if base.wrapping_sub(t) << AGE_BITS > found.0 {
+        for &(top, word, bits) in &tb.slices {
+            let mut m = mask[word as usize & (WORDS - 1)] & bits;
+            let base = self.top_ready[top as usize][cmd].max(t);
+            if m == 0 || base.wrapping_sub(t) << AGE_BITS > found.0 {
                 continue;
             }
-            let lo = top.wrapping_shl(tb.top_shift);
-            let hi = lo.wrapping_add(1usize.wrapping_shl(tb.top_shift));
-            let mut w = lo >> 6;
-            loop {
-                let mut m = mask[w & (WORDS - 1)];
-                if tb.top_shift < 6 {
-                    m &= 1u64.wrapping_shl(1 << tb.top_shift).wrapping_sub(1).wrapping_shl(lo as u32 & 63);
+            let first = word.wrapping_mul(64) as usize;
+            while m != 0 {
+                let b = first | m.trailing_zeros() as usize;
+                m &= m.wrapping_sub(1);
+                let group = self.group_ready[b.wrapping_shr(tb.bank_shift)][cmd];
+                let mut time = group.max(self.bank_ready[b][cmd]).max(base);
+                if odd {
+                    time |= 1;
                 }
-                while m != 0 {
-                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
-                    m &= m.wrapping_sub(1);
-                    let group = self.group_ready[b.wrapping_shr(tb.bank_shift)][cmd];
-                    let mut time = group.max(self.bank_ready[b][cmd]).max(base);
-                    if odd {
-                        time |= 1;
-                    }
-                    if paired && time == self.rising.edge && self.pairing_blocks(spec, b) {
-                        time = time.wrapping_add(1);
-                    }
-                    let key = time.wrapping_sub(t) << AGE_BITS | ages[b];
-                    if key < found.0 {
-                        found = (key, b);
-                    }
+                if paired && time == self.rising.edge && self.pairing_blocks(spec, b) {
+                    time = time.wrapping_add(1);
                 }
-                w = w.wrapping_add(1);
-                if w << 6 >= hi {
-                    break;
+                let key = time.wrapping_sub(t) << AGE_BITS | ages[b];
+                if key < found.0 {
+                    found = (key, b);
                 }
             }
         }
@@ -1004,6 +997,7 @@ impl Channel {
         // The entry leaves in tick `t`; it still counts for that tick.
         self.count_queue(d, t + 1);
         self.len[d] -= 1;
+        self.blocked[d] = false;
         if d == 1 {
             self.filter[hash(addr)] -= 1;
         }

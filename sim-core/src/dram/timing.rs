@@ -73,6 +73,8 @@ pub(crate) struct Timing {
     pub top_shift: u32,
     /// log2 of banks below one node, for each level down to the bank.
     pub level_shift: Vec<u32>,
+    /// The banks of each top node as masks: node, word of the mask, bits of the word.
+    pub slices: Vec<(u32, u32, u64)>,
     /// Ring slots needed.
     pub ring_slots: usize,
     /// The bank level.
@@ -115,6 +117,7 @@ impl Timing {
             bank_shift,
             top_shift,
             level_shift,
+            slices: Vec::new(),
             ring_slots: 0,
             bank_level: bank_level as u8,
             top_level: top_level as u8,
@@ -126,6 +129,15 @@ impl Timing {
                 _ => get("nRFC"),
             },
         };
+        for top in 0..t.tops {
+            for w in 0..banks.div_ceil(64) {
+                let bits = (0..64).filter(|b| (w * 64 + b) >> top_shift == top && w * 64 + b < banks);
+                let mask = bits.fold(0u64, |m, b| m | 1 << b);
+                if mask != 0 {
+                    t.slices.push((top as u32, w as u32, mask));
+                }
+            }
+        }
         let mut used = [false; CMDS];
         let mut late = [false; CMDS];
         for c in [Cmd::Act, Cmd::Act2, Cmd::Pre, Cmd::CasRd, Cmd::CasWr, Cmd::Rd, Cmd::Wr] {
