@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 use super::stats::DramStats;
-use super::timing::{Rule, Simple};
+use super::timing::{self, Rule, Simple};
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
@@ -76,6 +76,8 @@ struct Entry {
     addr: u64,
     /// Age: order of acceptance.
     seq: u64,
+    /// Age of the first request accepted in the same tick.
+    group: u64,
     /// Clock before the tick of acceptance.
     arrive: u64,
     /// Refresh time accumulated before acceptance.
@@ -110,14 +112,6 @@ enum BankState {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Active {
-    arrive: u64,
-    entry: u16,
-    bank: u16,
-    write: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Act2 {
     entry: u16,
     bank: u16,
@@ -147,9 +141,19 @@ struct Rising {
     bank: u32,
 }
 
+/// The best candidate of a class, found earlier and still the best while its time has not passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Best {
+    time: u64,
+    age: u64,
+    bank: usize,
+}
+
+const NO_BEST: Best = Best { time: NEVER, age: 0, bank: NONE };
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    Active(u16),
+    Active,
     Queue,
     Due,
 }
@@ -185,8 +189,18 @@ pub struct Channel {
     act: [[u64; WORDS]; 2],
     state: Vec<BankState>,
     row: Vec<u32>,
-    /// Bit per bank: a request of the active list waits on it.
+    /// Banks that were opened for a request that still waits for its column command; all, and per direction.
     held: [u64; WORDS],
+    held_by: [[u64; WORDS]; 2],
+    /// Per bank that request and its rank: by tick of acceptance, then by order of activation.
+    holder: Vec<u16>,
+    holder_age: Vec<u64>,
+    /// Best candidate per class for the current direction, and the classes for which it is unknown.
+    best: [Best; 4],
+    stale: u8,
+    /// First age of the tick in which the last request was accepted.
+    tick_seq: u64,
+    tick_of_seq: u64,
     /// Ready clocks of every command per top node, group and bank.
     top_ready: Vec<Ready>,
     group_ready: Vec<Ready>,
@@ -194,7 +208,6 @@ pub struct Channel {
     rings: Vec<u64>,
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: Vec<u64>,
-    active: Vec<Active>,
     due: VecDeque<Due>,
     next_refresh: u64,
     next_refresh_bank: u32,
@@ -220,13 +233,6 @@ pub struct Channel {
 
 /// No bank.
 const NONE: usize = usize::MAX;
-
-/// Selection key that only commands before the clock `before` beat.
-#[inline(always)]
-fn bound(t: u64, before: u64) -> u64 {
-    let ticks = before.wrapping_sub(t);
-    if ticks >> (64 - AGE_BITS) != 0 { NEVER } else { ticks << AGE_BITS }
-}
 
 #[inline(always)]
 fn any(mask: &[u64; WORDS]) -> bool {
@@ -257,6 +263,7 @@ impl Channel {
         let blank = Entry {
             addr: 0,
             seq: 0,
+            group: 0,
             arrive: 0,
             refreshed: 0,
             opened: 0,
@@ -283,12 +290,18 @@ impl Channel {
             state: vec![BankState::Closed; t.banks],
             row: vec![0; t.banks],
             held: [0; WORDS],
+            held_by: [[0; WORDS]; 2],
+            holder: vec![NIL; t.banks],
+            holder_age: vec![0; t.banks],
+            best: [NO_BEST; 4],
+            stale: u8::MAX,
+            tick_seq: 0,
+            tick_of_seq: 0,
             top_ready: vec![[0; 16]; t.tops],
             group_ready: vec![[0; 16]; t.groups],
             bank_ready: vec![[0; 16]; t.banks],
             rings: vec![0; t.ring_slots],
             last: vec![0; CMDS * t.banks],
-            active: Vec::with_capacity(t.banks),
             due: VecDeque::with_capacity(16),
             next_refresh: match spec.refresh {
                 Refresh::None => NEVER,
@@ -371,13 +384,13 @@ impl Channel {
     pub fn next_activity(&self, spec: &DramSpec) -> u64 {
         let mut t = self.pending.front().map_or(NEVER, |p| p.depart - 1);
         let waiting = self.len[1] > 0
-            || self.active.iter().any(|a| a.write)
+            || any(&self.held_by[1])
             || self.act2.is_some()
             || self.cas.is_some()
             || self.front.iter().any(|f| f.write);
         if waiting {
             t = t.min(self.next_event.max(self.clk) - 1);
-        } else if self.len[0] > 0 || !self.active.is_empty() {
+        } else if self.len[0] > 0 || any(&self.held) {
             t = t.min((self.next_event.max(self.clk) - 1).saturating_add(spec.read_latency.into()));
         }
         if let Some(f) = self.front.front() {
@@ -400,7 +413,7 @@ impl Channel {
         self.front.len()
             + self.len[0] as usize
             + self.len[1] as usize
-            + self.active.len()
+            + self.held.iter().map(|w| w.count_ones() as usize).sum::<usize>()
             + usize::from(self.act2.is_some())
             + self.pending.len()
     }
@@ -473,9 +486,14 @@ impl Channel {
         self.free = e.next;
         let seq = self.seq;
         self.seq += 1;
+        if self.tick_of_seq != t {
+            self.tick_of_seq = t;
+            self.tick_seq = seq;
+        }
         *e = Entry {
             addr: f.addr,
             seq,
+            group: self.tick_seq,
             arrive: t - 1,
             refreshed: self.refresh_time,
             opened: 0,
@@ -492,6 +510,9 @@ impl Channel {
                 l.hit = i;
                 self.hit_seq[d][b] = seq;
                 set(&mut self.col[d], b, true);
+                l.hit_tail = i;
+                self.compete_as(spec, timing::COL, d, b, t);
+                return true;
             } else {
                 self.entries[l.hit_tail as usize].next = i;
             }
@@ -505,6 +526,10 @@ impl Channel {
                     BankState::Closed => set(&mut self.act[d], b, true),
                     BankState::Activating => {}
                 }
+                l.miss_tail = i;
+                let class = if self.state[b] == BankState::Open { timing::PRE } else { timing::ACT };
+                self.compete_as(spec, class, d, b, t);
+                return true;
             } else {
                 self.entries[l.miss_tail as usize].next = i;
             }
@@ -647,6 +672,29 @@ impl Channel {
         }
         let top = bank.wrapping_shr(tb.top_shift);
         lift(&mut self.top_ready[top], &e.top, t);
+        for r in &e.tops {
+            let when = t.wrapping_add(r.cycles.into());
+            for top in &mut self.top_ready {
+                let x = &mut top[r.target as usize & 15];
+                *x = (*x).max(when);
+            }
+        }
+        for r in &e.mid_siblings {
+            let when = t.wrapping_add(r.cycles.into());
+            let level = r.level as usize;
+            let shift = tb.level_shift[level].wrapping_sub(tb.bank_shift);
+            let up = tb.level_shift[level - 1].wrapping_sub(tb.bank_shift);
+            let g = bank.wrapping_shr(tb.bank_shift);
+            let first = g.wrapping_shr(up).wrapping_shl(up);
+            let last = first.wrapping_add(1usize.wrapping_shl(up));
+            let node = g.wrapping_shr(shift);
+            for (i, x) in self.group_ready[first..last].iter_mut().enumerate() {
+                if first.wrapping_add(i).wrapping_shr(shift) != node {
+                    let x = &mut x[r.target as usize & 15];
+                    *x = (*x).max(when);
+                }
+            }
+        }
         for r in &e.windows {
             let ring = Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
             if let Some(from) = ring {
@@ -705,32 +753,111 @@ impl Channel {
 
     #[inline]
     fn set_write_mode(&mut self, spec: &DramSpec) {
-        if self.write_mode {
+        let old = self.write_mode;
+        if old {
             if self.len[1] < spec.drain_below && self.len[0] != 0 {
                 self.write_mode = false;
             }
         } else if self.len[1] > spec.drain_above || self.len[0] == 0 {
             self.write_mode = true;
         }
+        if self.write_mode != old {
+            self.stale |= timing::COL | timing::PRE | timing::ACT;
+        }
     }
 
-    /// The active request that can go first; ties by arrival, then by order of activation.
+    /// A bank may have become a candidate of `class` in direction `d`: keeps the known best right.
     #[inline]
-    fn best_active<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Cand {
-        let mut best = NO_CAND;
-        let mut arrive = NEVER;
-        for (i, a) in self.active.iter().enumerate() {
-            let cmd = if a.write { Cmd::Wr } else { Cmd::Rd };
-            let mut time = self.ready(spec, cmd as usize, a.bank.into()).max(t);
-            if HALF {
-                time |= 1;
+    fn compete_as(&mut self, spec: &DramSpec, class: u8, d: usize, b: usize, t: u64) {
+        if d != usize::from(self.write_mode) || self.stale & class != 0 {
+            return;
+        }
+        let (cmd, mask, age) = match class {
+            timing::COL => (if d == 0 { RD } else { WR }, &self.col[d], self.hit_seq[d][b]),
+            timing::PRE => (PRE, &self.pre[d], self.miss_seq[d][b]),
+            _ => (ACT, &self.act[d], self.miss_seq[d][b]),
+        };
+        if !get(mask, b) {
+            return;
+        }
+        if spec.table.half && class == timing::PRE {
+            // Pairing rules; look again.
+            self.stale |= class;
+            return;
+        }
+        let time = self.ready(spec, cmd, b).max(t) | u64::from(spec.table.half);
+        let best = &mut self.best[class.trailing_zeros() as usize & 3];
+        if (time, age) < (best.time, best.age) {
+            *best = Best { time, age, bank: b };
+        }
+    }
+
+    /// What a command to bank `b` makes unknown: what it delays above the bank, and bests that lie at the bank itself.
+    #[inline]
+    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, also: u8) {
+        let mut stale = self.stale | also | spec.table.effects[cmd as usize].spoils;
+        for (i, best) in self.best.iter().enumerate() {
+            stale |= u8::from(best.bank == b) << i;
+        }
+        self.stale = stale;
+    }
+
+    /// The best candidate of `class` from clock `t` on.
+    #[inline(always)]
+    fn find<const HALF: bool>(&mut self, spec: &DramSpec, class: u8, t: u64) -> Best {
+        let i = class.trailing_zeros() as usize & 3;
+        let known = self.best[i];
+        if self.stale & class == 0 && known.time >= t {
+            return known;
+        }
+        let d = usize::from(self.write_mode);
+        let mut best = (NEVER, NONE);
+        match class {
+            timing::COL => {
+                if any(&self.col[d]) {
+                    let cmd = if d == 0 { RD } else { WR };
+                    self.scan(spec, cmd, &self.col[d], &self.hit_seq[d], t, HALF, false, &mut best);
+                }
             }
-            if (time, a.arrive) < (best.time, arrive) {
-                best = Cand { time, cmd, bank: a.bank, source: Source::Active(i as u16), write: a.write };
-                arrive = a.arrive;
+            timing::PRE => {
+                if any(&self.pre[d]) {
+                    self.scan(spec, PRE, &self.pre[d], &self.miss_seq[d], t, false, HALF, &mut best);
+                }
+            }
+            timing::ACT => {
+                if any(&self.act[d]) {
+                    self.scan(spec, ACT, &self.act[d], &self.miss_seq[d], t, HALF, false, &mut best);
+                }
+            }
+            _ => {
+                if any(&self.held_by[0]) {
+                    self.scan(spec, RD, &self.held_by[0], &self.holder_age, t, HALF, false, &mut best);
+                }
+                if any(&self.held_by[1]) {
+                    self.scan(spec, WR, &self.held_by[1], &self.holder_age, t, HALF, false, &mut best);
+                }
             }
         }
-        best
+        let (key, bank) = best;
+        let found = if bank == NONE {
+            NO_BEST
+        } else {
+            Best { time: t.wrapping_add(key >> AGE_BITS), age: key & ((1 << AGE_BITS) - 1), bank }
+        };
+        self.best[i] = found;
+        self.stale &= !class;
+        found
+    }
+
+    #[inline(always)]
+    fn best_active<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Cand {
+        let b = self.find::<HALF>(spec, timing::ACTIVE, t);
+        if b.bank == NONE {
+            return NO_CAND;
+        }
+        let write = get(&self.held_by[1], b.bank);
+        let cmd = if write { Cmd::Wr } else { Cmd::Rd };
+        Cand { time: b.time, cmd, bank: b.bank as u16, source: Source::Active, write }
     }
 
     /// Lowers `best` to the best (key, bank) among `mask`, whose banks all need `cmd`; `odd` rounds up to a rising edge.
@@ -775,35 +902,9 @@ impl Channel {
         *best = found;
     }
 
-    /// Best (key, bank) over the hit lists of direction `d`.
-    #[inline]
-    fn scan_col<const HALF: bool>(&self, spec: &DramSpec, d: usize, t: u64, before: u64) -> (u64, usize) {
-        let mut best = (bound(t, before), NONE);
-        if any(&self.col[d]) {
-            let cmd = if d == 0 { RD } else { WR };
-            self.scan(spec, cmd, &self.col[d], &self.hit_seq[d], t, HALF, false, &mut best);
-        }
-        best
-    }
-
-    /// Best (key, bank) over precharges and activates of direction `d`.
-    #[inline]
-    fn scan_row<const HALF: bool>(
-        &self,
-        spec: &DramSpec,
-        d: usize,
-        t: u64,
-        activate: bool,
-        before: u64,
-    ) -> (u64, usize) {
-        let mut best = (bound(t, before), NONE);
-        if any(&self.pre[d]) {
-            self.scan(spec, PRE, &self.pre[d], &self.miss_seq[d], t, false, HALF, &mut best);
-        }
-        if activate && any(&self.act[d]) {
-            self.scan(spec, ACT, &self.act[d], &self.miss_seq[d], t, HALF, false, &mut best);
-        }
-        best
+    #[inline(always)]
+    fn best_col<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Best {
+        self.find::<HALF>(spec, timing::COL, t)
     }
 
     /// HBM3: a precharge of `bank` may not pair with the row command of the rising edge before.
@@ -849,22 +950,9 @@ impl Channel {
         Cand { time, cmd, bank: d.lo, source: Source::Due, write: false }
     }
 
-    #[inline]
-    fn row_cand(&self, d: usize, t: u64, (key, b): (u64, usize)) -> Cand {
-        if b == NONE {
-            return NO_CAND;
-        }
-        let cmd = if self.state[b] == BankState::Open { Cmd::Pre } else { Cmd::Act };
-        Cand { time: t + (key >> AGE_BITS), cmd, bank: b as u16, source: Source::Queue, write: d == 1 }
-    }
-
-    #[inline]
-    fn col_cand(&self, d: usize, t: u64, (key, b): (u64, usize)) -> Cand {
-        if b == NONE {
-            return NO_CAND;
-        }
-        let cmd = if d == 0 { Cmd::Rd } else { Cmd::Wr };
-        Cand { time: t + (key >> AGE_BITS), cmd, bank: b as u16, source: Source::Queue, write: d == 1 }
+    #[inline(always)]
+    fn queue_cand(&self, cmd: Cmd, b: Best) -> Cand {
+        Cand { time: b.time, cmd, bank: b.bank as u16, source: Source::Queue, write: self.write_mode }
     }
 
     // ---- bank state ------------------------------------------------------------------------------------------------
@@ -1003,12 +1091,6 @@ impl Channel {
         }
     }
 
-    #[inline]
-    fn hold(&mut self, b: usize, on: bool) {
-        set(&mut self.held, b, on);
-        self.update_pre(b);
-    }
-
     // ---- issue -----------------------------------------------------------------------------------------------------
 
     #[inline]
@@ -1067,10 +1149,14 @@ impl Channel {
         let d = usize::from(c.write);
         match (c.source, c.cmd) {
             (Source::Due, _) => self.issue_due(spec, c, t, log),
-            (Source::Active(i), _) => {
-                let a = self.active.remove(i as usize);
-                self.hold(b, false);
-                self.column(spec, a.entry, c, t, out, log);
+            (Source::Active, _) => {
+                let i = self.holder[b];
+                set(&mut self.held, b, false);
+                set(&mut self.held_by[d], b, false);
+                self.update_pre(b);
+                self.column(spec, i, c, t, out, log);
+                self.spoil(spec, c.cmd, b, timing::ACTIVE);
+                self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
             }
             (Source::Queue, Cmd::Pre) => {
                 let i = self.lists[d][b].miss;
@@ -1079,6 +1165,8 @@ impl Channel {
                 self.stats.precharges += 1;
                 self.touch(spec, Cmd::Pre, b, t);
                 self.close(b);
+                self.spoil(spec, Cmd::Pre, b, timing::PRE);
+                self.compete_as(spec, timing::ACT, d, b, t);
             }
             (Source::Queue, Cmd::Act) => {
                 let i = self.pop_miss(d, b);
@@ -1094,23 +1182,50 @@ impl Channel {
                         set(&mut self.act[d], b, false);
                     }
                     self.act2 = Some(Act2 { entry: i, bank: b as u16, deadline: t + spec.table.act2_limit });
-                } else {
-                    self.promote(i, b);
+                }
+                self.spoil(spec, Cmd::Act, b, timing::ACT);
+                if !LP {
+                    self.promote(spec, i, b, t);
                     self.open(b, e.row);
+                    self.compete_as(spec, timing::COL, d, b, t);
                 }
             }
             (Source::Queue, _) => {
                 let i = self.pop_hit(d, b);
                 self.leave_queue(i, t);
                 self.column(spec, i, c, t, out, log);
+                self.spoil(spec, c.cmd, b, timing::COL);
             }
         }
     }
 
-    fn promote(&mut self, i: u16, b: usize) {
-        let e = &self.entries[i as usize];
-        self.active.push(Active { arrive: e.arrive, entry: i, bank: b as u16, write: e.write });
+    /// The bank is open for entry `i`, which now waits for its column command alone.
+    #[inline]
+    fn promote(&mut self, spec: &DramSpec, i: u16, b: usize, t: u64) {
+        let (group, write) = (self.entries[i as usize].group, self.entries[i as usize].write);
+        // The reference compares ticks of acceptance and, within one, the order of activation.
+        let mut age = group;
+        for w in 0..WORDS {
+            let mut m = self.held[w];
+            while m != 0 {
+                let o = w << 6 | m.trailing_zeros() as usize;
+                m &= m.wrapping_sub(1);
+                if self.entries[self.holder[o] as usize].group == group {
+                    age = age.max(self.holder_age[o].wrapping_add(1));
+                }
+            }
+        }
+        self.holder[b] = i;
+        self.holder_age[b] = age;
         set(&mut self.held, b, true);
+        set(&mut self.held_by[usize::from(write)], b, true);
+        if self.stale & timing::ACTIVE == 0 {
+            let time = self.ready(spec, if write { WR } else { RD }, b).max(t) | u64::from(spec.table.half);
+            let best = &mut self.best[3];
+            if (time, age) < (best.time, best.age) {
+                *best = Best { time, age, bank: b };
+            }
+        }
     }
 
     #[inline]
@@ -1138,6 +1253,7 @@ impl Channel {
         if cmd != c.cmd {
             self.stats.precharges += 1;
             self.close(b);
+            self.stale = u8::MAX;
         }
         self.retire(spec, i, t, out);
     }
@@ -1146,6 +1262,7 @@ impl Channel {
         let Some(&d) = self.due.front() else { return };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         log.log(t, c.cmd, lo, None, false);
+        self.stale = u8::MAX;
         if d.single {
             self.touch(spec, c.cmd, lo, t);
         } else {
@@ -1244,10 +1361,19 @@ impl Channel {
             if c.time > t {
                 let other = if self.due.is_empty() {
                     self.set_write_mode(spec);
-                    let d = usize::from(self.write_mode);
-                    let row = self.scan_row::<false>(spec, d, t, second.is_none(), c.time);
-                    let col = self.scan_col::<false>(spec, d, t, c.time);
-                    if col.0 < row.0 { self.col_cand(d, t, col) } else { self.row_cand(d, t, row) }
+                    let mut best = self.best_col::<false>(spec, t);
+                    let mut cmd = if self.write_mode { Cmd::Wr } else { Cmd::Rd };
+                    let pre = self.find::<false>(spec, timing::PRE, t);
+                    if (pre.time, pre.age) < (best.time, best.age) {
+                        (best, cmd) = (pre, Cmd::Pre);
+                    }
+                    if !LP || second.is_none() {
+                        let act = self.find::<false>(spec, timing::ACT, t);
+                        if (act.time, act.age) < (best.time, best.age) {
+                            (best, cmd) = (act, Cmd::Act);
+                        }
+                    }
+                    self.queue_cand(cmd, best)
                 } else {
                     self.best_due::<false>(spec, t)
                 };
@@ -1286,7 +1412,7 @@ impl Channel {
                         let cas = if c.write { Cmd::CasWr } else { Cmd::CasRd };
                         if self.ready(spec, cas as usize, c.bank.into()) <= t {
                             let e = match c.source {
-                                Source::Active(i) => self.active[i as usize].entry,
+                                Source::Active => self.holder[c.bank as usize],
                                 _ => self.lists[usize::from(c.write)][c.bank as usize].hit,
                             };
                             log.log(t, cas, c.bank.into(), Some(self.entries[e as usize].addr), c.write);
@@ -1320,16 +1446,23 @@ impl Channel {
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
-        self.promote(a.entry, b);
+        self.promote(spec, a.entry, b, t);
         self.open(b, e.row);
+        // The bank itself is no best of any class yet, except as the holder that was just added.
+        self.stale |= spec.table.effects[ACT2].spoils;
+        self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
     }
 
     #[inline]
-    fn best_row<const HALF: bool>(&self, spec: &DramSpec, free: bool, t: u64) -> Cand {
+    fn best_row<const HALF: bool>(&mut self, spec: &DramSpec, free: bool, t: u64) -> Cand {
         if free {
-            let d = usize::from(self.write_mode);
-            let r = self.scan_row::<HALF>(spec, d, t, true, NEVER);
-            self.row_cand(d, t, r)
+            let pre = self.find::<HALF>(spec, timing::PRE, t);
+            let act = self.find::<HALF>(spec, timing::ACT, t);
+            if (act.time, act.age) < (pre.time, pre.age) {
+                self.queue_cand(Cmd::Act, act)
+            } else {
+                self.queue_cand(Cmd::Pre, pre)
+            }
         } else {
             self.best_due::<HALF>(spec, t)
         }
@@ -1355,11 +1488,9 @@ impl Channel {
             if free {
                 self.set_write_mode(spec);
                 if col.time > t {
-                    let d = usize::from(self.write_mode);
-                    let c = self.scan_col::<HALF>(spec, d, t, col.time);
-                    let c = self.col_cand(d, t, c);
+                    let c = self.best_col::<HALF>(spec, t);
                     if c.time < col.time {
-                        col = c;
+                        col = self.queue_cand(if self.write_mode { Cmd::Wr } else { Cmd::Rd }, c);
                     }
                 }
             }
@@ -1387,6 +1518,7 @@ impl Channel {
             }
             if row.time == t {
                 if HALF && t & 1 == 1 {
+                    self.stale |= timing::PRE;
                     let all = matches!(row.cmd, Cmd::PreAll | Cmd::RefAll);
                     let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
                     self.rising = Rising {

@@ -10,6 +10,13 @@
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 
+/// Classes of commands that compete: column commands of the queues, precharges, activates, column commands of requests
+/// whose row was opened for them. As bits of a set.
+pub(crate) const COL: u8 = 1;
+pub(crate) const PRE: u8 = 2;
+pub(crate) const ACT: u8 = 4;
+pub(crate) const ACTIVE: u8 = 8;
+
 /// After the command that owns it: `target` waits `cycles` at nodes of `level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
@@ -41,6 +48,12 @@ pub(crate) struct Effects {
     pub bank: Vec<Simple>,
     /// Windows at its top node.
     pub windows: Vec<Rule>,
+    /// At all top nodes.
+    pub tops: Vec<Simple>,
+    /// At other nodes between top and bank group with the same parent: their level.
+    pub mid_siblings: Vec<Rule>,
+    /// Classes of commands (`COL`, ...) that rules above the bank delay.
+    pub spoils: u8,
     /// Everything else: other windows, siblings, levels that cover several nodes.
     pub other: Vec<Rule>,
     /// All rules as given, for commands to a whole scope.
@@ -86,6 +99,8 @@ pub(crate) struct Timing {
     pub act2_limit: u64,
     pub wck_read: u64,
     pub wck_write: u64,
+    /// Ticks are half clocks.
+    pub half: bool,
     /// Ticks a refresh takes.
     pub refresh_ticks: u64,
 }
@@ -124,6 +139,7 @@ impl Timing {
             act2_limit: get("nAAD"),
             wck_read: get("nCL") + get("nBL_min") + get("nWCKPST"),
             wck_write: get("nCWL") + get("nBL_min") + get("nWCKPST"),
+            half: spec.bus == Bus::DualHalf,
             refresh_ticks: match spec.refresh {
                 Refresh::PerBank { .. } => get("nRFCpb"),
                 _ => get("nRFC"),
@@ -190,6 +206,14 @@ impl Timing {
             }
         }
         for e in &mut t.effects {
+            for r in e.all.iter().filter(|r| r.level as usize != bank_level || r.window > 1 || r.sibling) {
+                e.spoils |= match r.target {
+                    x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => COL | ACTIVE,
+                    x if x == Cmd::Pre as u8 => PRE,
+                    x if x == Cmd::Act as u8 => ACT,
+                    _ => 0,
+                };
+            }
             for r in &e.all {
                 let simple = Simple { target: r.target, cycles: r.cycles };
                 // A rule that a wider and stronger one covers never binds.
@@ -200,6 +224,8 @@ impl Timing {
                     continue;
                 }
                 match r.level as usize {
+                    l if l > top_level && l < bank_level && r.window == 1 && r.sibling => e.mid_siblings.push(*r),
+                    0 if r.window == 1 && !r.sibling && top_level > 0 => e.tops.push(simple),
                     l if l == top_level && r.window > 1 && !r.sibling => e.windows.push(*r),
                     _ if r.window > 1 || r.sibling => e.other.push(*r),
                     l if l == bank_level => e.bank.push(simple),
