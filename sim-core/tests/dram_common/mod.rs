@@ -3,6 +3,23 @@
 
 use tilesim_core::dram::{Channel, ChannelMapper, CommandRecord, DramSpec, DramStats, RamulatorFile};
 
+/// A file of the golden data.
+pub fn gold(path: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/dram").join(path)
+}
+
+/// Its text, unpacked.
+pub fn golden_text(path: &str) -> String {
+    let bytes = std::fs::read(gold(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let bytes = if path.ends_with(".zst") { zstd::decode_all(&bytes[..]).unwrap() } else { bytes };
+    String::from_utf8(bytes).unwrap()
+}
+
+/// A golden device file, by its name without `.yaml`.
+pub fn golden_spec(name: &str) -> RamulatorFile {
+    DramSpec::from_ramulator(&golden_text(&format!("devices/{name}.yaml"))).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
 pub type Req = (u64, bool);
 
 struct Xor(u64);
