@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use dram_common::{golden_spec, golden_text};
 use proptest::prelude::*;
-use tilesim_core::dram::{Bus, Channel, Cmd, CommandRecord, DramSpec, Refresh, RowPolicy};
+use tilesim_core::dram::{Bus, Channel, Cmd, CommandRecord, DramSpec, PRESETS, Refresh, RowPolicy};
 
 const CMDS: usize = 14;
 
@@ -521,8 +521,13 @@ fn compare(spec: &DramSpec, reqs: &[(u64, u64, bool)], step: u64) {
 }
 
 /// Devices under test: every shipped one and every golden one, and PyTorchSim's.
-fn devices() -> Vec<DramSpec> {
-    let mut list: Vec<DramSpec> = Vec::new();
+fn devices() -> &'static [DramSpec] {
+    static LIST: std::sync::LazyLock<Vec<DramSpec>> = std::sync::LazyLock::new(load);
+    &LIST
+}
+
+fn load() -> Vec<DramSpec> {
+    let mut list: Vec<DramSpec> = PRESETS.iter().map(|p| DramSpec::preset(p).unwrap()).collect();
     for d in ["DDR4_2400R", "HBM2_2000", "HBM3_6400", "LPDDR5_6400"] {
         list.push(golden_spec(&format!("{d}.1ch.ref")).spec);
     }
@@ -601,7 +606,7 @@ proptest! {
 /// Long saturated streams, where queues are full and drains come and go.
 #[test]
 fn channel_equals_twin_when_saturated() {
-    for (i, spec) in devices().into_iter().enumerate() {
+    for (i, spec) in devices().iter().enumerate() {
         for name in ["mixrand", "mixseq", "tile"] {
             let spec = vary(spec.clone(), 3, i % 2 == 1, false, true, false);
             let reqs = dram_common::stream(name, spec.tx_bytes().into(), 1500);

@@ -383,18 +383,15 @@ impl Channel {
     /// A tick before which no completion can happen although nothing further is pushed; `u64::MAX` when idle.
     pub fn next_activity(&self, spec: &DramSpec) -> u64 {
         let mut t = self.pending.front().map_or(NEVER, |p| p.depart - 1);
-        let waiting = self.len[1] > 0
-            || any(&self.held_by[1])
-            || self.act2.is_some()
-            || self.cas.is_some()
-            || self.front.iter().any(|f| f.write);
-        if waiting {
-            t = t.min(self.next_event.max(self.clk) - 1);
+        let event = self.next_event.max(self.clk) - 1;
+        if self.len[1] > 0 || any(&self.held_by[1]) || self.act2.is_some() || self.cas.is_some() {
+            t = t.min(event);
         } else if self.len[0] > 0 || any(&self.held) {
-            t = t.min((self.next_event.max(self.clk) - 1).saturating_add(spec.read_latency.into()));
+            t = t.min(event.saturating_add(spec.read_latency.into()));
         }
         if let Some(f) = self.front.front() {
-            t = t.min(f.at.max(self.clk - 1));
+            let wait = if self.blocked[usize::from(f.write)] { event } else { f.at };
+            t = t.min(wait.max(self.clk - 1));
         }
         t
     }
@@ -402,10 +399,95 @@ impl Channel {
     /// The next tick at which the controller may do anything; nothing changes before it unless something is pushed.
     pub fn next_event(&self) -> u64 {
         let mut t = self.next_event.max(self.clk);
-        if let Some(f) = self.front.front() {
+        if let Some(f) = self.front.front()
+            && !self.blocked[usize::from(f.write)]
+        {
             t = t.min((f.at + 1).max(self.clk));
         }
         t - 1
+    }
+
+    /// Appends the state as numbers that do not depend on when and where: times relative to tick `now`, rows relative to
+    /// `row_base`, ages as ranks.
+    ///
+    /// `now` is the horizon of the last `advance`. Two channels of one spec whose numbers are equal behave alike from
+    /// here on, shifted in time and row, counters included. Tags are left out: the caller knows the order of its own
+    /// requests.
+    pub fn canonical(&self, spec: &DramSpec, now: u64, row_base: u32, out: &mut Vec<u64>) {
+        let clk = now + 1;
+        let rows = spec.rows.max(1);
+        let row = |r: u32| u64::from(r.wrapping_sub(row_base) & (rows - 1));
+        let later = |t: u64| t.saturating_sub(clk);
+        // Beyond the longest rule a past time no longer matters.
+        let ago = |t: u64| if t == 0 || clk - t > 1 << 19 { NEVER } else { clk - t };
+        out.extend([u64::from(self.write_mode), later(self.wck_expiry)]);
+        out.push(if self.next_refresh == NEVER { NEVER } else { later(self.next_refresh) });
+        out.push(if spec.table.half { clk & 1 } else { 0 });
+        out.extend([self.next_refresh_bank, self.len[0], self.len[1]].map(u64::from));
+        out.extend([later(self.last_depart), u64::from(self.blocked[0]), u64::from(self.blocked[1])]);
+        let edge = self.rising.edge >= clk;
+        out.extend(if edge { [later(self.rising.edge) + 1, u64::from(self.rising.pc), u64::from(self.rising.bank)] } else { [0; 3] });
+        for t in [&self.top_ready, &self.group_ready, &self.bank_ready] {
+            out.extend(t.iter().flatten().map(|&t| later(t)));
+        }
+        out.extend(self.rings.iter().chain(&self.last).map(|&t| ago(t)));
+        let mut ages: Vec<u64> = Vec::with_capacity(self.outstanding());
+        let each = |mut i: u16, f: &mut dyn FnMut(&Entry)| {
+            while i != NIL {
+                f(&self.entries[i as usize]);
+                i = self.entries[i as usize].next;
+            }
+        };
+        for l in self.lists.iter().flatten() {
+            each(l.hit, &mut |e| ages.push(e.seq));
+            each(l.miss, &mut |e| ages.push(e.seq));
+        }
+        ages.sort_unstable();
+        let entry = |e: &Entry, out: &mut Vec<u64>| {
+            let rank = ages.binary_search(&e.seq).map_or(NEVER, |r| r as u64);
+            let opened = if e.opened == 0 { NEVER } else { clk - e.opened };
+            out.extend([rank, clk - e.arrive, row(e.row), u64::from(spec.map.column(e.addr)), opened]);
+            out.extend([self.refresh_time - e.refreshed, u64::from(e.write) << 1 | u64::from(e.counted)]);
+        };
+        for b in 0..self.state.len() {
+            out.push(match self.state[b] {
+                BankState::Closed => NEVER,
+                BankState::Activating => NEVER - 1,
+                BankState::Open => row(self.row[b]),
+            });
+            for lists in &self.lists {
+                for head in [lists[b].hit, lists[b].miss] {
+                    each(head, &mut |e| entry(e, out));
+                    out.push(NEVER);
+                }
+            }
+            if get(&self.held, b) {
+                let older = (0..self.state.len())
+                    .filter(|&o| get(&self.held, o) && self.holder_age[o] < self.holder_age[b])
+                    .count();
+                out.push(older as u64);
+                entry(&self.entries[self.holder[b] as usize], out);
+            }
+        }
+        for d in &self.due {
+            out.extend([u64::from(d.lo), u64::from(d.hi), u64::from(d.single)]);
+        }
+        out.push(if self.due.is_empty() { NEVER } else { clk - self.due_since });
+        if let Some(a) = self.act2 {
+            out.extend([u64::from(a.bank), later(a.deadline)]);
+            entry(&self.entries[a.entry as usize], out);
+        }
+        if let Some(c) = self.cas {
+            out.extend([u64::from(c.bank), u64::from(c.write) << 1 | u64::from(c.source == Source::Active)]);
+        }
+        out.push(NEVER);
+        out.extend(self.pending.iter().map(|p| later(p.depart)));
+        out.push(NEVER);
+        for f in &self.front {
+            let (bank, r) = spec.map.bank_row(f.addr);
+            out.extend([later(f.at + 1), row(r)]);
+            out.extend([bank, spec.map.column(f.addr), u32::from(f.write)].map(u64::from));
+        }
     }
 
     /// Requests accepted or waiting and not completed.
