@@ -169,9 +169,9 @@ struct Cand {
 
 const NO_CAND: Cand = Cand { time: NEVER, cmd: Cmd::Rd, bank: 0, source: Source::Queue, write: false };
 
-/// One channel: all state, apart from the spec.
+/// One channel under the Ramulator controller: all state, apart from the spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Channel {
+pub(crate) struct Exact {
     /// Next clock to process.
     clk: u64,
     front: VecDeque<Front>,
@@ -255,9 +255,9 @@ fn get(mask: &[u64; WORDS], bit: usize) -> bool {
     mask[bit >> 6 & (WORDS - 1)] >> (bit & 63) & 1 != 0
 }
 
-impl Channel {
+impl Exact {
     /// An idle channel with all banks closed at tick 0.
-    pub fn new(spec: &DramSpec) -> Channel {
+    pub fn new(spec: &DramSpec) -> Exact {
         let t = &spec.table;
         let slots = (spec.read_queue + spec.write_queue) as usize + t.banks + 1;
         let blank = Entry {
@@ -275,7 +275,7 @@ impl Channel {
             counted: false,
         };
         let entries = (0..slots).map(|i| Entry { next: if i + 1 < slots { i as u16 + 1 } else { NIL }, ..blank });
-        Channel {
+        Exact {
             clk: 1,
             front: VecDeque::with_capacity(64),
             entries: entries.collect(),
@@ -356,7 +356,7 @@ impl Channel {
         self.advance_with(spec, horizon, out, &mut NoLog);
     }
 
-    /// As [`Channel::advance`], and appends every command to `log`.
+    /// As [`Exact::advance`], and appends every command to `log`.
     pub fn advance_logged(
         &mut self,
         spec: &DramSpec,
@@ -778,7 +778,7 @@ impl Channel {
             }
         }
         for r in &e.windows {
-            let ring = Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
+            let ring = Exact::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
             if let Some(from) = ring {
                 let x = &mut self.top_ready[top][r.target as usize & 15];
                 *x = (*x).max(from.wrapping_add(r.cycles.into()));
@@ -796,7 +796,7 @@ impl Channel {
         let node = bank >> shift;
         let mut from = t;
         if r.window > 1 {
-            match Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t) {
+            match Exact::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t) {
                 Some(x) => from = x,
                 None => return,
             }

@@ -502,6 +502,20 @@ impl DramSpec {
         self.map = map;
     }
 
+    /// Switches to the look-ahead controller with `depth` entries per bank (DRAMsim3 has 8).
+    ///
+    /// It knows devices with one command per tick and HBM's dual bus.
+    pub fn set_look_ahead(&mut self, depth: u32) -> Result<(), DramSpecError> {
+        if !matches!(self.bus, Bus::Single | Bus::Dual) || depth == 0 {
+            return Err(DramSpecError::at(
+                "scheduler",
+                "the look-ahead controller drives DDR, GDDR and HBM2 devices, with at least one entry per bank",
+            ));
+        }
+        self.scheduler = Scheduler::PerBank { depth };
+        Ok(())
+    }
+
     /// Recompiles the timing table; called after the public fields that it depends on were changed.
     pub fn compile(&mut self) {
         self.table = Timing::compile(self);
