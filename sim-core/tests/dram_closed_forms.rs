@@ -5,7 +5,9 @@ mod dram_common;
 
 use dram_common::{golden_text, run_one, stream};
 use proptest::prelude::*;
-use tilesim_core::dram::{Bus, Channel, Cmd, CommandRecord, Constraint, DramSpec, Field, PRESETS, Refresh, RowPolicy};
+use tilesim_core::dram::{
+    Bus, Channel, Cmd, CommandRecord, Constraint, DramSpec, Field, PRESETS, Refresh, RowPolicy,
+};
 
 fn preset(name: &str) -> DramSpec {
     DramSpec::preset(name).unwrap_or_else(|| panic!("{name}"))
@@ -22,7 +24,10 @@ fn quiet(name: &str) -> DramSpec {
 fn every_shipped_device_loads_and_names_its_source() {
     for name in PRESETS {
         let text = DramSpec::preset_text(name).unwrap();
-        assert!(text.lines().take(3).any(|l| l.starts_with("# Source:")), "{name}");
+        assert!(
+            text.lines().take(3).any(|l| l.starts_with("# Source:")),
+            "{name}"
+        );
         let spec = preset(name);
         assert_eq!(&spec.name, name);
         assert!(spec.capacity() >= 1 << 27, "{name}");
@@ -58,7 +63,12 @@ fn unloaded_latency_is_the_sum_of_its_parts() {
         let rule = |before: Cmd, after: Cmd| {
             spec.constraints
                 .iter()
-                .filter(|c| c.before.contains(&before) && c.after.contains(&after) && !c.sibling && c.window == 1)
+                .filter(|c| {
+                    c.before.contains(&before)
+                        && c.after.contains(&after)
+                        && !c.sibling
+                        && c.window == 1
+                })
                 .map(|c| u64::from(c.cycles))
                 .max()
                 .unwrap_or(0)
@@ -67,7 +77,11 @@ fn unloaded_latency_is_the_sum_of_its_parts() {
         let edge = |t: u64| if half { t.next_multiple_of(2) } else { t };
         let lp = spec.bus == Bus::Lpddr;
         // LPDDR5: the second half of the activate takes a tick, and a synchronisation goes ahead of the access.
-        let open = if lp { rule(Cmd::Act, Cmd::Rd) + 1 } else { edge(rule(Cmd::Act, Cmd::Rd)) };
+        let open = if lp {
+            rule(Cmd::Act, Cmd::Rd) + 1
+        } else {
+            edge(rule(Cmd::Act, Cmd::Rd))
+        };
         let latency = u64::from(spec.read_latency) + 1;
         let at = |row: u32, column: u32| spec.map().address(0, row, column);
         let read = |ch: &mut Channel, t: u64, addr: u64| {
@@ -78,9 +92,17 @@ fn unloaded_latency_is_the_sum_of_its_parts() {
         };
         let mut ch = Channel::new(&spec);
         assert_eq!(read(&mut ch, 0, at(3, 0)), open + latency, "{name}: miss");
-        assert_eq!(read(&mut ch, 20_000, at(3, 1)), latency + u64::from(lp), "{name}: hit");
+        assert_eq!(
+            read(&mut ch, 20_000, at(3, 1)),
+            latency + u64::from(lp),
+            "{name}: hit"
+        );
         let close = edge(rule(Cmd::Pre, Cmd::Act));
-        assert_eq!(read(&mut ch, 40_000, at(4, 0)), close + open + latency, "{name}: conflict");
+        assert_eq!(
+            read(&mut ch, 40_000, at(4, 0)),
+            close + open + latency,
+            "{name}: conflict"
+        );
     }
 }
 
@@ -92,11 +114,16 @@ fn streams_reach_the_refresh_limited_peak() {
         (spec.read_queue, spec.write_queue) = (1024, 1024);
         let n = 60_000;
         let run = run_one(&spec, &stream("seq", spec.tx_bytes().into(), n), false);
-        let Refresh::AllBank { interval, .. } = spec.refresh else { panic!() };
+        let Refresh::AllBank { interval, .. } = spec.refresh else {
+            panic!()
+        };
         let busy = f64::from(spec.timing("nRFCab").or(spec.timing("nRFC")).unwrap());
         let best = spec.peak_bytes_per_tick() * (1.0 - busy / f64::from(interval));
         let got = n as f64 * f64::from(spec.tx_bytes()) / run.ticks as f64;
-        assert!(got >= 0.95 * best, "{name}: {got:.3} of {best:.3} bytes a tick");
+        assert!(
+            got >= 0.95 * best,
+            "{name}: {got:.3} of {best:.3} bytes a tick"
+        );
         assert!(got <= spec.peak_bytes_per_tick(), "{name}");
     }
 }
@@ -106,16 +133,28 @@ fn streams_reach_the_refresh_limited_peak() {
 fn refreshes_are_counted_by_the_interval() {
     for name in PRESETS {
         let spec = preset(name);
-        let Refresh::AllBank { interval, level } = spec.refresh else { panic!() };
-        let scopes: u64 = spec.levels[..=level as usize].iter().map(|&n| u64::from(n)).product();
+        let Refresh::AllBank { interval, level } = spec.refresh else {
+            panic!()
+        };
+        let scopes: u64 = spec.levels[..=level as usize]
+            .iter()
+            .map(|&n| u64::from(n))
+            .product();
         let ticks = 40 * u64::from(interval) + 5000;
         for load in [0, 5000] {
             let mut ch = Channel::new(&spec);
-            for (i, (addr, write)) in stream("mixrand", spec.tx_bytes().into(), load).into_iter().enumerate() {
+            for (i, (addr, write)) in stream("mixrand", spec.tx_bytes().into(), load)
+                .into_iter()
+                .enumerate()
+            {
                 ch.push(i as u64 * 20, addr, write, 0);
             }
             ch.advance(&spec, ticks, &mut Vec::new());
-            assert_eq!(ch.stats().refreshes, ticks / u64::from(interval) * scopes, "{name} with {load}");
+            assert_eq!(
+                ch.stats().refreshes,
+                ticks / u64::from(interval) * scopes,
+                "{name} with {load}"
+            );
         }
     }
     for name in ["HBM2_2000", "HBM3_6400", "GDDR6_14000"] {
@@ -123,7 +162,10 @@ fn refreshes_are_counted_by_the_interval() {
         spec.refresh = Refresh::PerBank { interval: 600 };
         spec.compile();
         let mut ch = Channel::new(&spec);
-        for (i, (addr, write)) in stream("mixrand", spec.tx_bytes().into(), 2000).into_iter().enumerate() {
+        for (i, (addr, write)) in stream("mixrand", spec.tx_bytes().into(), 2000)
+            .into_iter()
+            .enumerate()
+        {
             ch.push(i as u64 * 20, addr, write, 0);
         }
         ch.advance(&spec, 60_500, &mut Vec::new());
@@ -132,8 +174,14 @@ fn refreshes_are_counted_by_the_interval() {
 }
 
 /// The earliest tick each rule allows, from a plain reading of the table.
-fn earliest(spec: &DramSpec, log: &[CommandRecord], c: &CommandRecord, row: &Constraint) -> Option<u64> {
-    let node = |bank: u32, level: u8| bank / spec.levels[level as usize + 1..].iter().product::<u32>();
+fn earliest(
+    spec: &DramSpec,
+    log: &[CommandRecord],
+    c: &CommandRecord,
+    row: &Constraint,
+) -> Option<u64> {
+    let node =
+        |bank: u32, level: u8| bank / spec.levels[level as usize + 1..].iter().product::<u32>();
     let mut seen = 0;
     for e in log.iter().rev() {
         if e.addr.is_none() || !row.before.contains(&e.cmd) {
@@ -165,13 +213,28 @@ fn gates_are_tight_for_every_row() {
         let mut bound = vec![false; spec.constraints.len()];
         let mut seen = vec![false; spec.constraints.len()];
         for closed in [false, true] {
-            spec.row_policy = if closed { RowPolicy::Closed } else { RowPolicy::Open };
+            spec.row_policy = if closed {
+                RowPolicy::Closed
+            } else {
+                RowPolicy::Open
+            };
             spec.compile();
-            for load in ["rand", "mixrand", "seq", "mixseq", "mix3arr", "pingpong", "burst"] {
+            for load in [
+                "rand", "mixrand", "seq", "mixseq", "mix3arr", "pingpong", "burst",
+            ] {
                 let reqs: Vec<(u64, bool)> = match load {
                     // Two rows of one bank, and single requests to all banks in turn.
-                    "pingpong" => (0..300).map(|i| (spec.map().address(i / 64, i % 2, i % 7), i % 5 == 4)).collect(),
-                    "burst" => (0..600).map(|i| (spec.map().address(i % spec.banks(), i / spec.banks(), 0), i % 64 > 50)).collect(),
+                    "pingpong" => (0..300)
+                        .map(|i| (spec.map().address(i / 64, i % 2, i % 7), i % 5 == 4))
+                        .collect(),
+                    "burst" => (0..600)
+                        .map(|i| {
+                            (
+                                spec.map().address(i % spec.banks(), i / spec.banks(), 0),
+                                i % 64 > 50,
+                            )
+                        })
+                        .collect(),
                     _ => stream(load, spec.tx_bytes().into(), 1500),
                 };
                 let run = run_one(&spec, &reqs, true);
@@ -183,7 +246,11 @@ fn gates_are_tight_for_every_row() {
                         .collect();
                     for (r, t) in times {
                         seen[r] = true;
-                        assert!(c.tick >= t, "{name}: {c:?} before tick {t} of {:?}", spec.constraints[r]);
+                        assert!(
+                            c.tick >= t,
+                            "{name}: {c:?} before tick {t} of {:?}",
+                            spec.constraints[r]
+                        );
                         bound[r] |= c.tick == t;
                     }
                 }
@@ -201,19 +268,35 @@ fn gates_are_tight_for_every_row() {
 fn a_row_alone_delays_by_exactly_its_cycles() {
     for name in ["DDR4_2400R", "HBM2_2000", "GDDR6_14000"] {
         let base = quiet(name);
-        for (i, row) in base.constraints.iter().enumerate().filter(|(_, r)| r.window == 1 && !r.sibling) {
-            for (&before, &after) in row.before.iter().flat_map(|b| row.after.iter().map(move |a| (b, a))) {
+        for (i, row) in base
+            .constraints
+            .iter()
+            .enumerate()
+            .filter(|(_, r)| r.window == 1 && !r.sibling)
+        {
+            for (&before, &after) in row
+                .before
+                .iter()
+                .flat_map(|b| row.after.iter().map(move |a| (b, a)))
+            {
                 let pair = (before, after);
                 let same_bank = !matches!(pair, (Cmd::Act, Cmd::Act));
                 if !matches!(
                     pair,
-                    (Cmd::Act, Cmd::Rd | Cmd::Wr | Cmd::Act) | (Cmd::Rd, Cmd::Rd | Cmd::Pre) | (Cmd::Wr, Cmd::Wr | Cmd::Pre)
-                ) || (same_bank && before == Cmd::Act && row.level + 1 != base.levels.len() as u8)
+                    (Cmd::Act, Cmd::Rd | Cmd::Wr | Cmd::Act)
+                        | (Cmd::Rd, Cmd::Rd | Cmd::Pre)
+                        | (Cmd::Wr, Cmd::Wr | Cmd::Pre)
+                ) || (same_bank
+                    && before == Cmd::Act
+                    && row.level + 1 != base.levels.len() as u8)
                 {
                     continue;
                 }
                 let mut spec = base.clone();
-                spec.constraints = vec![Constraint { cycles: 37, ..row.clone() }];
+                spec.constraints = vec![Constraint {
+                    cycles: 37,
+                    ..row.clone()
+                }];
                 spec.compile();
                 let write = before == Cmd::Wr || after == Cmd::Wr;
                 let second = match pair {
@@ -222,9 +305,19 @@ fn a_row_alone_delays_by_exactly_its_cycles() {
                     (_, Cmd::Pre) => spec.map().address(0, 1, 0),
                     _ => spec.map().address(0, 0, 1),
                 };
-                let run = run_one(&spec, &[(spec.map().address(0, 0, 0), write), (second, write)], true);
+                let run = run_one(
+                    &spec,
+                    &[(spec.map().address(0, 0, 0), write), (second, write)],
+                    true,
+                );
                 let first = run.log.iter().find(|c| c.cmd == before).unwrap().tick;
-                let later = run.log.iter().filter(|c| c.cmd == after && c.tick > first).map(|c| c.tick).min().unwrap();
+                let later = run
+                    .log
+                    .iter()
+                    .filter(|c| c.cmd == after && c.tick > first)
+                    .map(|c| c.tick)
+                    .min()
+                    .unwrap();
                 assert_eq!(later - first, 37, "{name}: row {i} {pair:?} {:?}", run.log);
             }
         }
@@ -252,7 +345,10 @@ fn mappings_are_bijective() {
         let bits: Vec<(Field, u32)> = spec.map().bits().iter().rev().copied().collect();
         spec.set_mapping_bits(bits.clone()).unwrap();
         assert!(spec.set_mapping_bits(bits[1..].to_vec()).is_err());
-        assert!(spec.set_mapping_bits([&bits[..], &bits[..1]].concat()).is_err());
+        assert!(
+            spec.set_mapping_bits([&bits[..], &bits[..1]].concat())
+                .is_err()
+        );
         assert!(spec.set_mapping_order("RoXx").is_err());
     }
 }
@@ -280,15 +376,51 @@ proptest! {
 fn damaged_files_are_refused_with_a_path() {
     let good = golden_text("devices/HBM2_2000.1ch.ref.yaml");
     for (from, to, path) in [
-        ("impl: HBM12", "impl: HBM99", "memory_system.controllers[0].impl"),
-        ("impl: HBM2\n", "impl: HBM9\n", "memory_system.controllers[0].dram.impl"),
-        ("count: [1, 2", "count: [2, 2", "memory_system.controllers[0].dram.org.count"),
-        ("count: [1, 2, 4", "count: [1, 2, 3", "memory_system.controllers[0].dram.org.count"),
-        ("timing: [2000,", "timing: [", "memory_system.controllers[0].dram.timing"),
-        ("channel_width: 64", "channel_width: x", "memory_system.controllers[0].dram.channel_width"),
-        ("read_buffer_size: 32", "read_buffer_size: 0", "memory_system.controllers[0].read_buffer_size"),
-        ("[0, [0], [0, 1, 2, 7, 8], 2]", "[0, [0], [99], 2]", "memory_system.controllers[0].dram.timing_constraints[0][2][0]"),
-        ("wr_low_watermark", "wr_lowwatermark", "memory_system.controllers[0].wr_lowwatermark"),
+        (
+            "impl: HBM12",
+            "impl: HBM99",
+            "memory_system.controllers[0].impl",
+        ),
+        (
+            "impl: HBM2\n",
+            "impl: HBM9\n",
+            "memory_system.controllers[0].dram.impl",
+        ),
+        (
+            "count: [1, 2",
+            "count: [2, 2",
+            "memory_system.controllers[0].dram.org.count",
+        ),
+        (
+            "count: [1, 2, 4",
+            "count: [1, 2, 3",
+            "memory_system.controllers[0].dram.org.count",
+        ),
+        (
+            "timing: [2000,",
+            "timing: [",
+            "memory_system.controllers[0].dram.timing",
+        ),
+        (
+            "channel_width: 64",
+            "channel_width: x",
+            "memory_system.controllers[0].dram.channel_width",
+        ),
+        (
+            "read_buffer_size: 32",
+            "read_buffer_size: 0",
+            "memory_system.controllers[0].read_buffer_size",
+        ),
+        (
+            "[0, [0], [0, 1, 2, 7, 8], 2]",
+            "[0, [0], [99], 2]",
+            "memory_system.controllers[0].dram.timing_constraints[0][2][0]",
+        ),
+        (
+            "wr_low_watermark",
+            "wr_lowwatermark",
+            "memory_system.controllers[0].wr_lowwatermark",
+        ),
     ] {
         assert!(good.contains(from), "{from}");
         let error = DramSpec::from_ramulator(&good.replacen(from, to, 1)).unwrap_err();
@@ -330,10 +462,19 @@ fn counters_are_conserved() {
         let run = run_one(&spec, &reqs, true);
         let s = &run.stats[0];
         assert_eq!(s.reads + s.writes, 3000);
-        assert_eq!(s.hits + s.misses + s.conflicts + s.forwarded + s.coalesced, 3000);
+        assert_eq!(
+            s.hits + s.misses + s.conflicts + s.forwarded + s.coalesced,
+            3000
+        );
         assert_eq!(s.read_latency.iter().sum::<u64>(), s.reads);
-        assert_eq!(s.activates, run.log.iter().filter(|c| c.cmd == Cmd::Act).count() as u64);
-        assert_eq!(s.bus_busy, (3000 - s.forwarded - s.coalesced) * u64::from(spec.burst));
+        assert_eq!(
+            s.activates,
+            run.log.iter().filter(|c| c.cmd == Cmd::Act).count() as u64
+        );
+        assert_eq!(
+            s.bus_busy,
+            (3000 - s.forwarded - s.coalesced) * u64::from(spec.burst)
+        );
         assert!(s.bus_busy <= run.ticks * u64::from(spec.pseudo_channels()));
         assert!(s.read_queue_ticks <= run.ticks * u64::from(spec.read_queue));
     }

@@ -11,8 +11,17 @@ fn parts(file: &str) -> (String, String, u64, Vec<String>) {
     let p: Vec<&str> = file.split('.').collect();
     let device = p[0].to_string();
     let tx = if device.starts_with("DDR4") { 64 } else { 32 };
-    let name = if p[1] == "rowstride" { format!("rowstride.{}", p[2]) } else { p[1].to_string() };
-    (device, name, tx, p[3..].iter().map(|s| s.to_string()).collect())
+    let name = if p[1] == "rowstride" {
+        format!("rowstride.{}", p[2])
+    } else {
+        p[1].to_string()
+    };
+    (
+        device,
+        name,
+        tx,
+        p[3..].iter().map(|s| s.to_string()).collect(),
+    )
 }
 
 fn files(dir: &str) -> Vec<String> {
@@ -43,7 +52,12 @@ fn line(spec: &DramSpec, c: &CommandRecord) -> String {
             (-1, -1)
         }
     };
-    format!("{},{},{},{kind},{source}", c.tick + 1, c.cmd.name(spec.standard), at.join(","))
+    format!(
+        "{},{},{},{kind},{source}",
+        c.tick + 1,
+        c.cmd.name(spec.standard),
+        at.join(",")
+    )
 }
 
 /// Every command log, with and without refresh, is reproduced command for command and clock for clock.
@@ -60,10 +74,19 @@ fn command_logs_are_equal() {
         let run = run_one(&file.spec, &stream(&name, tx, n), true);
         let got: Vec<String> = run.log.iter().map(|c| line(&file.spec, c)).collect();
         let same = want.iter().zip(&got).take_while(|(w, g)| *w == *g).count();
-        assert_eq!(same, want.len(), "{f}: {:?} became {:?}", want.get(same), got.get(same));
+        assert_eq!(
+            same,
+            want.len(),
+            "{f}: {:?} became {:?}",
+            want.get(same),
+            got.get(same)
+        );
         // The harness of the reference stops in the tick of the last completion.
         let last = run.ticks;
-        assert!(got.len() == want.len() || run.log[want.len()..].iter().all(|c| c.tick + 1 >= last), "{f}: longer");
+        assert!(
+            got.len() == want.len() || run.log[want.len()..].iter().all(|c| c.tick + 1 >= last),
+            "{f}: longer"
+        );
     }
 }
 
@@ -100,9 +123,17 @@ fn totals_of_every_row_are_equal() {
     let mut rows = 0;
     for l in lines.filter(|l| l.starts_with("ramulator")) {
         let f: Vec<&str> = l.split(',').collect();
-        let file = golden_spec(f[column("config")].trim_start_matches("yaml/").trim_end_matches(".yaml"));
+        let file = golden_spec(
+            f[column("config")]
+                .trim_start_matches("yaml/")
+                .trim_end_matches(".yaml"),
+        );
         let trace = f[column("trace")].trim_end_matches(".trace");
-        let name = if trace.starts_with("rowstride") { trace } else { trace.split('.').next().unwrap() };
+        let name = if trace.starts_with("rowstride") {
+            trace
+        } else {
+            trace.split('.').next().unwrap()
+        };
         let int = |n: &str| f[column(n)].parse::<u64>().unwrap();
         let reqs = stream(name, int("tx_bytes"), int("n") as usize);
         let window = f[column("window")].parse().unwrap_or(0);
@@ -131,10 +162,18 @@ fn totals_of_every_row_are_equal() {
         ];
         assert_eq!(got, want.map(int), "{l}");
         // The reference prints HBM3 latencies in clocks of two ticks and leaves forwarded reads out of the divisor.
-        let clock = if file.spec.standard.name() == "HBM3" { 2.0 } else { 1.0 };
-        let latency = run.sum(|s| s.read_latency_sum) as f64 / (run.sum(|s| s.reads) - run.sum(|s| s.forwarded)) as f64;
+        let clock = if file.spec.standard.name() == "HBM3" {
+            2.0
+        } else {
+            1.0
+        };
+        let latency = run.sum(|s| s.read_latency_sum) as f64
+            / (run.sum(|s| s.reads) - run.sum(|s| s.forwarded)) as f64;
         let want: f64 = f[column("avg_read_latency_ck")].parse().unwrap();
-        assert!((latency / clock - want).abs() < 0.01, "{l}: latency {latency}");
+        assert!(
+            (latency / clock - want).abs() < 0.01,
+            "{l}: latency {latency}"
+        );
         rows += 1;
     }
     assert_eq!(rows, 110);
@@ -158,8 +197,18 @@ fn deeper_queues_are_equal() {
 /// PyTorchSim's device files load and move every request.
 #[test]
 fn pytorchsim_files_load() {
-    for name in ["DDR4", "HBM2", "HBM2_TPUv2", "HBM2_TPUv3", "HBM2_TPUv4", "HBM3_TPUv6e", "LPDDR5", "LPDDR5X"] {
-        let file = DramSpec::from_ramulator(&golden_text(&format!("pytorchsim/{name}.yaml"))).expect(name);
+    for name in [
+        "DDR4",
+        "HBM2",
+        "HBM2_TPUv2",
+        "HBM2_TPUv3",
+        "HBM2_TPUv4",
+        "HBM3_TPUv6e",
+        "LPDDR5",
+        "LPDDR5X",
+    ] {
+        let file =
+            DramSpec::from_ramulator(&golden_text(&format!("pytorchsim/{name}.yaml"))).expect(name);
         let tx = u64::from(file.spec.tx_bytes());
         let run = run_one(&file.spec, &stream("mixrand", tx, 5000), false);
         assert_eq!(run.completions.len(), 5000, "{name}");

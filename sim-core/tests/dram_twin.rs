@@ -73,7 +73,13 @@ impl<'a> Twin<'a> {
         let mut nodes = Vec::new();
         for &size in &spec.levels {
             n *= size as usize;
-            nodes.push(vec![Node { ready: [0; CMDS], history: vec![vec![0; 64]; CMDS] }; n]);
+            nodes.push(vec![
+                Node {
+                    ready: [0; CMDS],
+                    history: vec![vec![0; 64]; CMDS]
+                };
+                n
+            ]);
         }
         Twin {
             spec,
@@ -88,7 +94,9 @@ impl<'a> Twin<'a> {
             due: VecDeque::new(),
             next_refresh: match spec.refresh {
                 Refresh::None => u64::MAX,
-                Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => interval.into(),
+                Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => {
+                    interval.into()
+                }
             },
             refresh_bank: 0,
             write_mode: false,
@@ -116,17 +124,30 @@ impl<'a> Twin<'a> {
             self.pending.push_back((self.clk + 1, tag));
             return true;
         }
-        let cap = if write { self.spec.write_queue } else { self.spec.read_queue } as usize;
+        let cap = if write {
+            self.spec.write_queue
+        } else {
+            self.spec.read_queue
+        } as usize;
         let q = &mut self.queues[usize::from(write)];
         if q.len() >= cap {
             return false;
         }
-        q.push(Req { addr, bank: bank as usize, row, write, tag, arrive: self.clk, counted: false });
+        q.push(Req {
+            addr,
+            bank: bank as usize,
+            row,
+            write,
+            tag,
+            arrive: self.clk,
+            counted: false,
+        });
         true
     }
 
     fn ready(&self, cmd: Cmd, bank: usize) -> bool {
-        (0..self.nodes.len()).all(|l| self.nodes[l][bank / self.per(l)].ready[cmd as usize] <= self.clk)
+        (0..self.nodes.len())
+            .all(|l| self.nodes[l][bank / self.per(l)].ready[cmd as usize] <= self.clk)
     }
 
     fn ready_scope(&self, cmd: Cmd, d: Due) -> bool {
@@ -137,8 +158,22 @@ impl<'a> Twin<'a> {
     }
 
     /// A command to banks `lo..hi`, one node of `level`.
-    fn issue(&mut self, cmd: Cmd, lo: usize, hi: usize, level: usize, addr: Option<u64>, write: bool) {
-        self.log.push(CommandRecord { tick: self.clk - 1, cmd, bank: lo as u32, addr, write });
+    fn issue(
+        &mut self,
+        cmd: Cmd,
+        lo: usize,
+        hi: usize,
+        level: usize,
+        addr: Option<u64>,
+        write: bool,
+    ) {
+        self.log.push(CommandRecord {
+            tick: self.clk - 1,
+            cmd,
+            bank: lo as u32,
+            addr,
+            write,
+        });
         let t = self.clk;
         for l in 0..self.nodes.len() {
             let per = self.per(l);
@@ -148,7 +183,12 @@ impl<'a> Twin<'a> {
                 h[0] = t;
             }
         }
-        for c in self.spec.constraints.iter().filter(|c| c.before.contains(&cmd)) {
+        for c in self
+            .spec
+            .constraints
+            .iter()
+            .filter(|c| c.before.contains(&cmd))
+        {
             let l = c.level as usize;
             let per = self.per(l);
             let hit = lo / per..=(hi - 1) / per;
@@ -207,7 +247,11 @@ impl<'a> Twin<'a> {
         if !matches!(cmd, Cmd::Pre | Cmd::PreAll) {
             return false;
         }
-        let pc = if whole { -1 } else { (bank / self.per(1)) as i64 };
+        let pc = if whole {
+            -1
+        } else {
+            (bank / self.per(1)) as i64
+        };
         if self.clk != self.rising.0 || self.rising.1 != pc {
             return true;
         }
@@ -238,13 +282,23 @@ impl<'a> Twin<'a> {
                 self.next_refresh += u64::from(interval);
                 let per = self.per(level.into());
                 for n in 0..self.nodes[level as usize].len() {
-                    self.due.push_back(Due { lo: n * per, hi: (n + 1) * per, level: level.into(), single: false });
+                    self.due.push_back(Due {
+                        lo: n * per,
+                        hi: (n + 1) * per,
+                        level: level.into(),
+                        single: false,
+                    });
                 }
             }
             Refresh::PerBank { interval } => {
                 self.next_refresh += u64::from(interval);
                 let b = self.refresh_bank;
-                self.due.push_back(Due { lo: b, hi: b + 1, level: self.nodes.len() - 1, single: true });
+                self.due.push_back(Due {
+                    lo: b,
+                    hi: b + 1,
+                    level: self.nodes.len() - 1,
+                    single: true,
+                });
                 self.refresh_bank = (b + 1) % self.banks.len();
             }
         }
@@ -262,7 +316,11 @@ impl<'a> Twin<'a> {
         if !self.ready_scope(cmd, d) || (open && (d.lo..d.hi).any(|b| self.held(b))) {
             return None;
         }
-        if self.act2.as_ref().is_some_and(|(r, _)| (d.lo..d.hi).contains(&r.bank)) {
+        if self
+            .act2
+            .as_ref()
+            .is_some_and(|(r, _)| (d.lo..d.hi).contains(&r.bank))
+        {
             return None;
         }
         Some((d, cmd))
@@ -313,7 +371,11 @@ impl<'a> Twin<'a> {
             }
             if self.spec.row_policy == RowPolicy::Closed {
                 let closing = if r.write { Cmd::WrA } else { Cmd::RdA };
-                let wanted = self.queues.iter().flatten().any(|o| o.bank == r.bank && o.row == r.row);
+                let wanted = self
+                    .queues
+                    .iter()
+                    .flatten()
+                    .any(|o| o.bank == r.bank && o.row == r.row);
                 if !wanted && !self.held(r.bank) && self.ready(closing, r.bank) {
                     cmd = closing;
                     self.banks[r.bank] = State::Closed;
@@ -323,7 +385,8 @@ impl<'a> Twin<'a> {
             if r.write {
                 self.out.push((self.clk - 1, r.tag));
             } else {
-                self.pending.push_back((self.clk + u64::from(self.spec.read_latency), r.tag));
+                self.pending
+                    .push_back((self.clk + u64::from(self.spec.read_latency), r.tag));
             }
             return;
         }
@@ -375,7 +438,9 @@ impl<'a> Twin<'a> {
         } else if self.due.is_empty() {
             self.set_mode();
             let q = usize::from(self.write_mode);
-            if let Some(i) = self.oldest(&self.queues[q], |r, c| c != Cmd::Pre || !self.held(r.bank)) {
+            if let Some(i) =
+                self.oldest(&self.queues[q], |r, c| c != Cmd::Pre || !self.held(r.bank))
+            {
                 self.serve(Some(q), i);
             }
         }
@@ -387,11 +452,18 @@ impl<'a> Twin<'a> {
                 continue;
             }
             let before = self.log.len();
-            let active = if column { self.oldest(&self.active, |r, c| self.slot(c, r.bank, false, true)) } else { None };
+            let active = if column {
+                self.oldest(&self.active, |r, c| self.slot(c, r.bank, false, true))
+            } else {
+                None
+            };
             let whole = matches!(self.spec.refresh, Refresh::AllBank { level: 0, .. });
             if let Some(i) = active {
                 self.serve(None, i);
-            } else if let Some((d, cmd)) = self.due_cmd().filter(|(d, c)| self.slot(*c, d.lo, whole, column)) {
+            } else if let Some((d, cmd)) = self
+                .due_cmd()
+                .filter(|(d, c)| self.slot(*c, d.lo, whole, column))
+            {
                 self.issue_due(d, cmd);
             } else if self.due.is_empty() {
                 self.set_mode();
@@ -403,10 +475,18 @@ impl<'a> Twin<'a> {
                     self.serve(Some(q), i);
                 }
             }
-            if !column && self.clk % 2 == 1 && self.spec.bus == Bus::DualHalf && self.log.len() > before {
+            if !column
+                && self.clk % 2 == 1
+                && self.spec.bus == Bus::DualHalf
+                && self.log.len() > before
+            {
                 let c = *self.log.last().unwrap();
                 let all = matches!(c.cmd, Cmd::PreAll | Cmd::RefAll);
-                let pc = if all && whole { -1 } else { (c.bank as usize / self.per(1)) as i64 };
+                let pc = if all && whole {
+                    -1
+                } else {
+                    (c.bank as usize / self.per(1)) as i64
+                };
                 let edge = self.clk + if c.cmd == Cmd::Act { 3 } else { 1 };
                 self.rising = (edge, pc, if all { -1 } else { i64::from(c.bank) });
             }
@@ -415,19 +495,33 @@ impl<'a> Twin<'a> {
 
     fn extend(&mut self, write: bool) {
         let get = |n: &str| u64::from(self.spec.timing(n).unwrap());
-        let end = self.clk + get(if write { "nCWL" } else { "nCL" }) + get("nBL_min") + get("nWCKPST");
+        let end =
+            self.clk + get(if write { "nCWL" } else { "nCL" }) + get("nBL_min") + get("nWCKPST");
         self.wck = self.wck.max(end);
     }
 
     fn tick_lpddr(&mut self) {
-        let second = self.act2.as_ref().map(|(r, limit)| (self.ready(Cmd::Act2, r.bank), *limit));
+        let second = self
+            .act2
+            .as_ref()
+            .map(|(r, limit)| (self.ready(Cmd::Act2, r.bank), *limit));
         if let Some((active, tag)) = self.cas {
-            let list = |t: &Self| if active { t.active.clone() } else { t.queues.iter().flatten().cloned().collect() };
+            let list = |t: &Self| {
+                if active {
+                    t.active.clone()
+                } else {
+                    t.queues.iter().flatten().cloned().collect()
+                }
+            };
             let r = list(self).into_iter().find(|r| r.tag == tag).unwrap();
             if self.ready(self.next_cmd(&r), r.bank) {
                 self.cas = None;
                 self.extend(r.write);
-                let queue = if active { None } else { Some(usize::from(r.write)) };
+                let queue = if active {
+                    None
+                } else {
+                    Some(usize::from(r.write))
+                };
                 let from = queue.map_or(&self.active, |q| &self.queues[q]);
                 let i = from.iter().position(|r| r.tag == tag).unwrap();
                 self.serve(queue, i);
@@ -447,7 +541,9 @@ impl<'a> Twin<'a> {
             self.set_mode();
             let q = usize::from(self.write_mode);
             let found = self.oldest(&self.queues[q], |r, c| {
-                c != Cmd::Act2 && (c != Cmd::Act || second.is_none()) && (c != Cmd::Pre || !self.held(r.bank))
+                c != Cmd::Act2
+                    && (c != Cmd::Act || second.is_none())
+                    && (c != Cmd::Pre || !self.held(r.bank))
             });
             pick = found.map(|i| (Some(q), i));
         }
@@ -493,7 +589,9 @@ fn compare(spec: &DramSpec, reqs: &[(u64, u64, bool)], step: u64) {
     while twin.out.len() < reqs.len() {
         let mut n = 0;
         while n < spec.accepts_per_tick
-            && front.front().is_some_and(|f| f.0 <= t && twin.send(f.1, f.2, f.3))
+            && front
+                .front()
+                .is_some_and(|f| f.0 <= t && twin.send(f.1, f.2, f.3))
         {
             front.pop_front();
             n += 1;
@@ -509,11 +607,25 @@ fn compare(spec: &DramSpec, reqs: &[(u64, u64, bool)], step: u64) {
         horizon = (horizon + step).min(t);
         ch.advance_logged(spec, horizon, &mut out, &mut log);
         if let Some(first) = out.get(before) {
-            assert!(first.0 >= bound, "completion at {} before the bound {bound}", first.0);
+            assert!(
+                first.0 >= bound,
+                "completion at {} before the bound {bound}",
+                first.0
+            );
         }
     }
-    let same = twin.log.iter().zip(&log).take_while(|(a, b)| a == b).count();
-    assert_eq!(twin.log.get(same), log.get(same), "command {same} of {}", twin.log.len());
+    let same = twin
+        .log
+        .iter()
+        .zip(&log)
+        .take_while(|(a, b)| a == b)
+        .count();
+    assert_eq!(
+        twin.log.get(same),
+        log.get(same),
+        "command {same} of {}",
+        twin.log.len()
+    );
     assert_eq!(twin.out, out);
     assert!(ch.is_idle() || !out.is_empty());
     let s = ch.stats();
@@ -527,17 +639,31 @@ fn devices() -> &'static [DramSpec] {
 }
 
 fn load() -> Vec<DramSpec> {
-    let mut list: Vec<DramSpec> = PRESETS.iter().map(|p| DramSpec::preset(p).unwrap()).collect();
+    let mut list: Vec<DramSpec> = PRESETS
+        .iter()
+        .map(|p| DramSpec::preset(p).unwrap())
+        .collect();
     for d in ["DDR4_2400R", "HBM2_2000", "HBM3_6400", "LPDDR5_6400"] {
         list.push(golden_spec(&format!("{d}.1ch.ref")).spec);
     }
     for d in ["HBM2_TPUv3", "HBM3_TPUv6e", "LPDDR5X"] {
-        list.push(DramSpec::from_ramulator(&golden_text(&format!("pytorchsim/{d}.yaml"))).unwrap().spec);
+        list.push(
+            DramSpec::from_ramulator(&golden_text(&format!("pytorchsim/{d}.yaml")))
+                .unwrap()
+                .spec,
+        );
     }
     list
 }
 
-fn vary(mut spec: DramSpec, refresh: u8, closed: bool, small: bool, many: bool, ranks: bool) -> DramSpec {
+fn vary(
+    mut spec: DramSpec,
+    refresh: u8,
+    closed: bool,
+    small: bool,
+    many: bool,
+    ranks: bool,
+) -> DramSpec {
     let fits = |spec: &DramSpec| spec.levels[1] == 1 && spec.levels.len() == 4;
     if ranks && fits(&spec) {
         spec.levels[1] = 2;
@@ -549,12 +675,25 @@ fn vary(mut spec: DramSpec, refresh: u8, closed: bool, small: bool, many: bool, 
     };
     spec.refresh = match refresh {
         0 => Refresh::None,
-        1 => Refresh::AllBank { interval: 1500, level },
-        2 if !spec.constraints.iter().any(|c| c.before.contains(&Cmd::RefBank)) => Refresh::None,
+        1 => Refresh::AllBank {
+            interval: 1500,
+            level,
+        },
+        2 if !spec
+            .constraints
+            .iter()
+            .any(|c| c.before.contains(&Cmd::RefBank)) =>
+        {
+            Refresh::None
+        }
         2 => Refresh::PerBank { interval: 300 },
         _ => spec.refresh,
     };
-    spec.row_policy = if closed { RowPolicy::Closed } else { RowPolicy::Open };
+    spec.row_policy = if closed {
+        RowPolicy::Closed
+    } else {
+        RowPolicy::Open
+    };
     if small {
         (spec.read_queue, spec.write_queue) = (5, 4);
         (spec.drain_above, spec.drain_below) = (3, 1);
@@ -567,12 +706,22 @@ fn vary(mut spec: DramSpec, refresh: u8, closed: bool, small: bool, many: bool, 
 fn requests() -> impl Strategy<Value = Vec<(u64, u64, bool)>> {
     // Bank, row and column from small sets, so that hits, conflicts, forwards and coalesced writes all occur; phases
     // of bursts and of gaps.
-    let one = (prop_oneof![6 => Just(0u64), 3 => 1u64..8, 1 => 8u64..400], any::<u32>(), 0u32..3, 0u32..4, 0u32..100);
+    let one = (
+        prop_oneof![6 => Just(0u64), 3 => 1u64..8, 1 => 8u64..400],
+        any::<u32>(),
+        0u32..3,
+        0u32..4,
+        0u32..100,
+    );
     (prop::collection::vec(one, 1..160), 0u32..100, 1u32..64).prop_map(|(list, writes, banks)| {
         list.into_iter()
             .map(|(gap, bank, row, column, w)| {
                 // Packed now, spread over the device by the mapping's inverse in the test.
-                (gap, u64::from(bank % banks) << 16 | u64::from(row) << 8 | u64::from(column), w < writes)
+                (
+                    gap,
+                    u64::from(bank % banks) << 16 | u64::from(row) << 8 | u64::from(column),
+                    w < writes,
+                )
             })
             .collect()
     })

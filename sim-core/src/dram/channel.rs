@@ -59,7 +59,13 @@ impl Log for NoLog {
 
 impl Log for Vec<CommandRecord> {
     fn log(&mut self, clk: u64, cmd: Cmd, bank: usize, addr: Option<u64>, write: bool) {
-        self.push(CommandRecord { tick: clk - 1, cmd, bank: bank as u32, addr, write });
+        self.push(CommandRecord {
+            tick: clk - 1,
+            cmd,
+            bank: bank as u32,
+            addr,
+            write,
+        });
     }
 }
 
@@ -102,7 +108,12 @@ struct Lists {
     miss_tail: u16,
 }
 
-const NO_LISTS: Lists = Lists { hit: NIL, hit_tail: NIL, miss: NIL, miss_tail: NIL };
+const NO_LISTS: Lists = Lists {
+    hit: NIL,
+    hit_tail: NIL,
+    miss: NIL,
+    miss_tail: NIL,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BankState {
@@ -149,7 +160,11 @@ struct Best {
     bank: usize,
 }
 
-const NO_BEST: Best = Best { time: NEVER, age: 0, bank: NONE };
+const NO_BEST: Best = Best {
+    time: NEVER,
+    age: 0,
+    bank: NONE,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -167,7 +182,13 @@ struct Cand {
     write: bool,
 }
 
-const NO_CAND: Cand = Cand { time: NEVER, cmd: Cmd::Rd, bank: 0, source: Source::Queue, write: false };
+const NO_CAND: Cand = Cand {
+    time: NEVER,
+    cmd: Cmd::Rd,
+    bank: 0,
+    source: Source::Queue,
+    write: false,
+};
 
 /// One channel under the Ramulator controller: all state, apart from the spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -274,7 +295,10 @@ impl Exact {
             write: false,
             counted: false,
         };
-        let entries = (0..slots).map(|i| Entry { next: if i + 1 < slots { i as u16 + 1 } else { NIL }, ..blank });
+        let entries = (0..slots).map(|i| Entry {
+            next: if i + 1 < slots { i as u16 + 1 } else { NIL },
+            ..blank
+        });
         Exact {
             clk: 1,
             front: VecDeque::with_capacity(64),
@@ -305,7 +329,9 @@ impl Exact {
             due: VecDeque::with_capacity(16),
             next_refresh: match spec.refresh {
                 Refresh::None => NEVER,
-                Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => interval.into(),
+                Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => {
+                    interval.into()
+                }
             },
             next_refresh_bank: 0,
             due_since: 0,
@@ -317,7 +343,11 @@ impl Exact {
             act2: None,
             cas: None,
             wck_expiry: 0,
-            rising: Rising { edge: 0, pc: 0, bank: 0 },
+            rising: Rising {
+                edge: 0,
+                pc: 0,
+                bank: 0,
+            },
             filter: vec![0; FILTER],
             queue_since: [0; 2],
             blocked: [false; 2],
@@ -333,14 +363,31 @@ impl Exact {
     /// non-decreasing `at`, none before a horizon that was already simulated.
     #[inline]
     pub fn push(&mut self, at: u64, addr: u64, write: bool, tag: u32) {
-        self.front.push_back(Front { at, addr, tag, write });
+        self.front.push_back(Front {
+            at,
+            addr,
+            tag,
+            write,
+        });
     }
 
     /// Offers a request at the current tick, past the front queue; `false` if its queue is full.
     ///
     /// The current tick is the horizon of the last `advance`. A coalesced write completes at once.
-    pub fn try_accept(&mut self, spec: &DramSpec, addr: u64, write: bool, tag: u32, out: &mut Vec<(u64, u32)>) -> bool {
-        let f = Front { at: self.clk - 1, addr, tag, write };
+    pub fn try_accept(
+        &mut self,
+        spec: &DramSpec,
+        addr: u64,
+        write: bool,
+        tag: u32,
+        out: &mut Vec<(u64, u32)>,
+    ) -> bool {
+        let f = Front {
+            at: self.clk - 1,
+            addr,
+            tag,
+            write,
+        };
         let done = self.enqueue(spec, f, self.clk, out);
         if done {
             self.next_event = self.clk;
@@ -367,7 +414,13 @@ impl Exact {
         self.advance_with(spec, horizon, out, log);
     }
 
-    fn advance_with<L: Log>(&mut self, spec: &DramSpec, horizon: u64, out: &mut Vec<(u64, u32)>, log: &mut L) {
+    fn advance_with<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        horizon: u64,
+        out: &mut Vec<(u64, u32)>,
+        log: &mut L,
+    ) {
         if horizon < self.clk {
             return;
         }
@@ -390,7 +443,11 @@ impl Exact {
             t = t.min(event.saturating_add(spec.read_latency.into()));
         }
         if let Some(f) = self.front.front() {
-            let wait = if self.blocked[usize::from(f.write)] { event } else { f.at };
+            let wait = if self.blocked[usize::from(f.write)] {
+                event
+            } else {
+                f.at
+            };
             t = t.min(wait.max(self.clk - 1));
         }
         t
@@ -419,14 +476,36 @@ impl Exact {
         let row = |r: u32| u64::from(r.wrapping_sub(row_base) & (rows - 1));
         let later = |t: u64| t.saturating_sub(clk);
         // Beyond the longest rule a past time no longer matters.
-        let ago = |t: u64| if t == 0 || clk - t > 1 << 19 { NEVER } else { clk - t };
+        let ago = |t: u64| {
+            if t == 0 || clk - t > 1 << 19 {
+                NEVER
+            } else {
+                clk - t
+            }
+        };
         out.extend([u64::from(self.write_mode), later(self.wck_expiry)]);
-        out.push(if self.next_refresh == NEVER { NEVER } else { later(self.next_refresh) });
+        out.push(if self.next_refresh == NEVER {
+            NEVER
+        } else {
+            later(self.next_refresh)
+        });
         out.push(if spec.table.half { clk & 1 } else { 0 });
         out.extend([self.next_refresh_bank, self.len[0], self.len[1]].map(u64::from));
-        out.extend([later(self.last_depart), u64::from(self.blocked[0]), u64::from(self.blocked[1])]);
+        out.extend([
+            later(self.last_depart),
+            u64::from(self.blocked[0]),
+            u64::from(self.blocked[1]),
+        ]);
         let edge = self.rising.edge >= clk;
-        out.extend(if edge { [later(self.rising.edge) + 1, u64::from(self.rising.pc), u64::from(self.rising.bank)] } else { [0; 3] });
+        out.extend(if edge {
+            [
+                later(self.rising.edge) + 1,
+                u64::from(self.rising.pc),
+                u64::from(self.rising.bank),
+            ]
+        } else {
+            [0; 3]
+        });
         for t in [&self.top_ready, &self.group_ready, &self.bank_ready] {
             out.extend(t.iter().flatten().map(|&t| later(t)));
         }
@@ -446,8 +525,17 @@ impl Exact {
         let entry = |e: &Entry, out: &mut Vec<u64>| {
             let rank = ages.binary_search(&e.seq).map_or(NEVER, |r| r as u64);
             let opened = if e.opened == 0 { NEVER } else { clk - e.opened };
-            out.extend([rank, clk - e.arrive, row(e.row), u64::from(spec.map.column(e.addr)), opened]);
-            out.extend([self.refresh_time - e.refreshed, u64::from(e.write) << 1 | u64::from(e.counted)]);
+            out.extend([
+                rank,
+                clk - e.arrive,
+                row(e.row),
+                u64::from(spec.map.column(e.addr)),
+                opened,
+            ]);
+            out.extend([
+                self.refresh_time - e.refreshed,
+                u64::from(e.write) << 1 | u64::from(e.counted),
+            ]);
         };
         for b in 0..self.state.len() {
             out.push(match self.state[b] {
@@ -472,13 +560,20 @@ impl Exact {
         for d in &self.due {
             out.extend([u64::from(d.lo), u64::from(d.hi), u64::from(d.single)]);
         }
-        out.push(if self.due.is_empty() { NEVER } else { clk - self.due_since });
+        out.push(if self.due.is_empty() {
+            NEVER
+        } else {
+            clk - self.due_since
+        });
         if let Some(a) = self.act2 {
             out.extend([u64::from(a.bank), later(a.deadline)]);
             entry(&self.entries[a.entry as usize], out);
         }
         if let Some(c) = self.cas {
-            out.extend([u64::from(c.bank), u64::from(c.write) << 1 | u64::from(c.source == Source::Active)]);
+            out.extend([
+                u64::from(c.bank),
+                u64::from(c.write) << 1 | u64::from(c.source == Source::Active),
+            ]);
         }
         out.push(NEVER);
         out.extend(self.pending.iter().map(|p| later(p.depart)));
@@ -495,19 +590,21 @@ impl Exact {
         self.front.len()
             + self.len[0] as usize
             + self.len[1] as usize
-            + self.held.iter().map(|w| w.count_ones() as usize).sum::<usize>()
+            + self
+                .held
+                .iter()
+                .map(|w| w.count_ones() as usize)
+                .sum::<usize>()
             + usize::from(self.act2.is_some())
             + self.pending.len()
     }
 
-    /// Whether nothing is waiting or under way.
-    pub fn is_idle(&self) -> bool {
-        self.outstanding() == 0
-    }
-
     /// Free entries of the read and of the write queue.
     pub fn room(&self, spec: &DramSpec) -> (u32, u32) {
-        (spec.read_queue - self.len[0], spec.write_queue - self.len[1])
+        (
+            spec.read_queue - self.len[0],
+            spec.write_queue - self.len[1],
+        )
     }
 
     /// Counters up to the last horizon.
@@ -553,7 +650,11 @@ impl Exact {
             }
             return true;
         }
-        let cap = if f.write { spec.write_queue } else { spec.read_queue };
+        let cap = if f.write {
+            spec.write_queue
+        } else {
+            spec.read_queue
+        };
         if self.len[d] >= cap {
             return false;
         }
@@ -609,7 +710,11 @@ impl Exact {
                     BankState::Activating => {}
                 }
                 l.miss_tail = i;
-                let class = if self.state[b] == BankState::Open { timing::PRE } else { timing::ACT };
+                let class = if self.state[b] == BankState::Open {
+                    timing::PRE
+                } else {
+                    timing::ACT
+                };
                 self.compete_as(spec, class, d, b, t);
                 return true;
             } else {
@@ -690,7 +795,10 @@ impl Exact {
     /// Ready clock of a refresh command, or of the precharge for it, over banks `lo..hi` below a node of `scope`.
     fn ready_all(&self, spec: &DramSpec, cmd: Cmd, lo: usize, hi: usize, scope: u8) -> u64 {
         let t = &spec.table;
-        let mut ready = (lo..hi).map(|b| self.ready(spec, cmd as usize, b)).max().unwrap_or(0);
+        let mut ready = (lo..hi)
+            .map(|b| self.ready(spec, cmd as usize, b))
+            .max()
+            .unwrap_or(0);
         for r in t.late.iter().filter(|r| r.target == cmd as u8) {
             let (mut from, mut to) = (lo, hi);
             if r.level <= scope {
@@ -699,7 +807,11 @@ impl Exact {
                 to = from + (1 << shift);
             }
             let base = r.before as usize * t.banks;
-            let last = self.last[base + from..base + to].iter().copied().max().unwrap_or(0);
+            let last = self.last[base + from..base + to]
+                .iter()
+                .copied()
+                .max()
+                .unwrap_or(0);
             if last > 0 {
                 ready = ready.max(last + u64::from(r.cycles));
             }
@@ -750,7 +862,11 @@ impl Exact {
         }
         lift(&mut self.bank_ready[bank], &e.bank, t);
         if !e.group.is_empty() {
-            lift(&mut self.group_ready[bank.wrapping_shr(tb.bank_shift)], &e.group, t);
+            lift(
+                &mut self.group_ready[bank.wrapping_shr(tb.bank_shift)],
+                &e.group,
+                t,
+            );
         }
         let top = bank.wrapping_shr(tb.top_shift);
         lift(&mut self.top_ready[top], &e.top, t);
@@ -855,7 +971,11 @@ impl Exact {
             return;
         }
         let (cmd, mask, age) = match class {
-            timing::COL => (if d == 0 { RD } else { WR }, &self.col[d], self.hit_seq[d][b]),
+            timing::COL => (
+                if d == 0 { RD } else { WR },
+                &self.col[d],
+                self.hit_seq[d][b],
+            ),
             timing::PRE => (PRE, &self.pre[d], self.miss_seq[d][b]),
             _ => (ACT, &self.act[d], self.miss_seq[d][b]),
         };
@@ -898,25 +1018,70 @@ impl Exact {
             timing::COL => {
                 if any(&self.col[d]) {
                     let cmd = if d == 0 { RD } else { WR };
-                    self.scan(spec, cmd, &self.col[d], &self.hit_seq[d], t, HALF, false, &mut best);
+                    self.scan(
+                        spec,
+                        cmd,
+                        &self.col[d],
+                        &self.hit_seq[d],
+                        t,
+                        HALF,
+                        false,
+                        &mut best,
+                    );
                 }
             }
             timing::PRE => {
                 if any(&self.pre[d]) {
-                    self.scan(spec, PRE, &self.pre[d], &self.miss_seq[d], t, false, HALF, &mut best);
+                    self.scan(
+                        spec,
+                        PRE,
+                        &self.pre[d],
+                        &self.miss_seq[d],
+                        t,
+                        false,
+                        HALF,
+                        &mut best,
+                    );
                 }
             }
             timing::ACT => {
                 if any(&self.act[d]) {
-                    self.scan(spec, ACT, &self.act[d], &self.miss_seq[d], t, HALF, false, &mut best);
+                    self.scan(
+                        spec,
+                        ACT,
+                        &self.act[d],
+                        &self.miss_seq[d],
+                        t,
+                        HALF,
+                        false,
+                        &mut best,
+                    );
                 }
             }
             _ => {
                 if any(&self.held_by[0]) {
-                    self.scan(spec, RD, &self.held_by[0], &self.holder_age, t, HALF, false, &mut best);
+                    self.scan(
+                        spec,
+                        RD,
+                        &self.held_by[0],
+                        &self.holder_age,
+                        t,
+                        HALF,
+                        false,
+                        &mut best,
+                    );
                 }
                 if any(&self.held_by[1]) {
-                    self.scan(spec, WR, &self.held_by[1], &self.holder_age, t, HALF, false, &mut best);
+                    self.scan(
+                        spec,
+                        WR,
+                        &self.held_by[1],
+                        &self.holder_age,
+                        t,
+                        HALF,
+                        false,
+                        &mut best,
+                    );
                 }
             }
         }
@@ -924,7 +1089,11 @@ impl Exact {
         let found = if bank == NONE {
             NO_BEST
         } else {
-            Best { time: t.wrapping_add(key >> AGE_BITS), age: key & ((1 << AGE_BITS) - 1), bank }
+            Best {
+                time: t.wrapping_add(key >> AGE_BITS),
+                age: key & ((1 << AGE_BITS) - 1),
+                bank,
+            }
         };
         self.best[i] = found;
         self.stale &= !class;
@@ -939,7 +1108,13 @@ impl Exact {
         }
         let write = get(&self.held_by[1], b.bank);
         let cmd = if write { Cmd::Wr } else { Cmd::Rd };
-        Cand { time: b.time, cmd, bank: b.bank as u16, source: Source::Active, write }
+        Cand {
+            time: b.time,
+            cmd,
+            bank: b.bank as u16,
+            source: Source::Active,
+            write,
+        }
     }
 
     /// Lowers `best` to the best (key, bank) among `mask`, whose banks all need `cmd`; `odd` rounds up to a rising edge.
@@ -992,12 +1167,15 @@ impl Exact {
     /// HBM3: a precharge of `bank` may not pair with the row command of the rising edge before.
     #[inline]
     fn pairing_blocks(&self, spec: &DramSpec, bank: usize) -> bool {
-        self.rising.pc == pc_of(spec, bank) && (self.rising.bank == u32::MAX || self.rising.bank == bank as u32)
+        self.rising.pc == pc_of(spec, bank)
+            && (self.rising.bank == u32::MAX || self.rising.bank == bank as u32)
     }
 
     /// The command of the oldest refresh that is due.
     fn best_due<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Cand {
-        let Some(&d) = self.due.front() else { return NO_CAND };
+        let Some(&d) = self.due.front() else {
+            return NO_CAND;
+        };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         let open = (lo..hi).any(|b| self.state[b] != BankState::Closed);
         let cmd = match (d.single, open) {
@@ -1019,7 +1197,11 @@ impl Exact {
         let mut time = self.ready_all(spec, cmd, lo, hi, scope).max(t);
         if HALF {
             if open {
-                let pc = if hi - lo == spec.table.banks && !d.single { u32::MAX } else { pc_of(spec, lo) };
+                let pc = if hi - lo == spec.table.banks && !d.single {
+                    u32::MAX
+                } else {
+                    pc_of(spec, lo)
+                };
                 let blocked = self.rising.pc == pc
                     && (!d.single || self.rising.bank == u32::MAX || self.rising.bank == lo as u32);
                 if time == self.rising.edge && blocked {
@@ -1029,12 +1211,24 @@ impl Exact {
                 time |= 1;
             }
         }
-        Cand { time, cmd, bank: d.lo, source: Source::Due, write: false }
+        Cand {
+            time,
+            cmd,
+            bank: d.lo,
+            source: Source::Due,
+            write: false,
+        }
     }
 
     #[inline(always)]
     fn queue_cand(&self, cmd: Cmd, b: Best) -> Cand {
-        Cand { time: b.time, cmd, bank: b.bank as u16, source: Source::Queue, write: self.write_mode }
+        Cand {
+            time: b.time,
+            cmd,
+            bank: b.bank as u16,
+            source: Source::Queue,
+            write: self.write_mode,
+        }
     }
 
     // ---- bank state ------------------------------------------------------------------------------------------------
@@ -1113,7 +1307,8 @@ impl Exact {
         let (mut x, mut y) = (l.hit, l.miss);
         let mut out = NO_LISTS;
         while x != NIL || y != NIL {
-            let first = y == NIL || (x != NIL && self.entries[x as usize].seq < self.entries[y as usize].seq);
+            let first = y == NIL
+                || (x != NIL && self.entries[x as usize].seq < self.entries[y as usize].seq);
             let i = if first { x } else { y };
             let next = self.entries[i as usize].next;
             if first {
@@ -1263,7 +1458,11 @@ impl Exact {
                     for d in 0..2 {
                         set(&mut self.act[d], b, false);
                     }
-                    self.act2 = Some(Act2 { entry: i, bank: b as u16, deadline: t + spec.table.act2_limit });
+                    self.act2 = Some(Act2 {
+                        entry: i,
+                        bank: b as u16,
+                        deadline: t + spec.table.act2_limit,
+                    });
                 }
                 self.spoil(spec, Cmd::Act, b, timing::ACT);
                 if !LP {
@@ -1284,7 +1483,10 @@ impl Exact {
     /// The bank is open for entry `i`, which now waits for its column command alone.
     #[inline]
     fn promote(&mut self, spec: &DramSpec, i: u16, b: usize, t: u64) {
-        let (group, write) = (self.entries[i as usize].group, self.entries[i as usize].write);
+        let (group, write) = (
+            self.entries[i as usize].group,
+            self.entries[i as usize].write,
+        );
         // The reference compares ticks of acceptance and, within one, the order of activation.
         let mut age = group;
         for w in 0..WORDS {
@@ -1302,7 +1504,8 @@ impl Exact {
         set(&mut self.held, b, true);
         set(&mut self.held_by[usize::from(write)], b, true);
         if self.stale & timing::ACTIVE == 0 {
-            let time = self.ready(spec, if write { WR } else { RD }, b).max(t) | u64::from(spec.table.half);
+            let time = self.ready(spec, if write { WR } else { RD }, b).max(t)
+                | u64::from(spec.table.half);
             let best = &mut self.best[3];
             if (time, age) < (best.time, best.age) {
                 *best = Best { time, age, bank: b };
@@ -1325,7 +1528,8 @@ impl Exact {
         let mut cmd = c.cmd;
         if spec.row_policy == RowPolicy::Closed {
             let closing = if c.write { Cmd::WrA } else { Cmd::RdA };
-            let wanted = self.lists[0][b].hit != NIL || self.lists[1][b].hit != NIL || get(&self.held, b);
+            let wanted =
+                self.lists[0][b].hit != NIL || self.lists[1][b].hit != NIL || get(&self.held, b);
             if !wanted && self.ready(spec, closing as usize, b) <= t {
                 cmd = closing;
             }
@@ -1383,13 +1587,21 @@ impl Exact {
                 let nodes: u32 = spec.levels[..=level as usize].iter().product();
                 let each = banks / nodes;
                 for n in 0..nodes {
-                    self.due.push_back(Due { lo: (n * each) as u16, hi: ((n + 1) * each) as u16, single: false });
+                    self.due.push_back(Due {
+                        lo: (n * each) as u16,
+                        hi: ((n + 1) * each) as u16,
+                        single: false,
+                    });
                 }
             }
             Refresh::PerBank { interval } => {
                 self.next_refresh += u64::from(interval);
                 let b = self.next_refresh_bank as u16;
-                self.due.push_back(Due { lo: b, hi: b + 1, single: true });
+                self.due.push_back(Due {
+                    lo: b,
+                    hi: b + 1,
+                    single: true,
+                });
                 self.next_refresh_bank = (self.next_refresh_bank + 1) % banks;
             }
         }
@@ -1497,7 +1709,13 @@ impl Exact {
                                 Source::Active => self.holder[c.bank as usize],
                                 _ => self.lists[usize::from(c.write)][c.bank as usize].hit,
                             };
-                            log.log(t, cas, c.bank.into(), Some(self.entries[e as usize].addr), c.write);
+                            log.log(
+                                t,
+                                cas,
+                                c.bank.into(),
+                                Some(self.entries[e as usize].addr),
+                                c.write,
+                            );
                             self.touch(spec, cas, c.bank.into(), t);
                             self.cas = Some(c);
                         }
@@ -1519,7 +1737,11 @@ impl Exact {
     }
 
     fn extend_wck(&mut self, spec: &DramSpec, write: bool, t: u64) {
-        let span = if write { spec.table.wck_write } else { spec.table.wck_read };
+        let span = if write {
+            spec.table.wck_write
+        } else {
+            spec.table.wck_read
+        };
         self.wck_expiry = self.wck_expiry.max(t + span);
     }
 
@@ -1605,7 +1827,11 @@ impl Exact {
                     let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
                     self.rising = Rising {
                         edge: t + if row.cmd == Cmd::Act { 3 } else { 1 },
-                        pc: if all && whole { u32::MAX } else { pc_of(spec, row.bank.into()) },
+                        pc: if all && whole {
+                            u32::MAX
+                        } else {
+                            pc_of(spec, row.bank.into())
+                        },
                         bank: if all { u32::MAX } else { row.bank.into() },
                     };
                 }

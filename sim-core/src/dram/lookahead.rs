@@ -62,8 +62,8 @@ pub(crate) struct LookAhead {
     clk: u64,
     front: VecDeque<Request>,
     lanes: Vec<Lane>,
-    /// Ready ticks per level and node, and the last issues that windows look at.
-    ready: Vec<Vec<[u64; CMDS]>>,
+    /// Ready ticks per bank, all levels together, and per level and node the last issues that windows look at.
+    ready: Vec<[u64; CMDS]>,
     history: Vec<Vec<[VecDeque<u64>; 2]>>,
     pending: Vec<(u64, Request)>,
     next_refresh: u64,
@@ -72,12 +72,15 @@ pub(crate) struct LookAhead {
 
 impl LookAhead {
     pub fn new(spec: &DramSpec) -> LookAhead {
-        let lanes = if spec.bus == Bus::Dual { spec.pseudo_channels() } else { 1 };
+        let lanes = if spec.bus == Bus::Dual {
+            spec.pseudo_channels()
+        } else {
+            1
+        };
         let per = spec.banks() / lanes;
-        let (mut n, mut ready, mut history) = (1, Vec::new(), Vec::new());
+        let (mut n, mut history) = (1, Vec::new());
         for &size in &spec.levels {
             n *= size as usize;
-            ready.push(vec![[0; CMDS]; n]);
             history.push(vec![[VecDeque::new(), VecDeque::new()]; n]);
         }
         let lane = |l: u32| Lane {
@@ -94,30 +97,53 @@ impl LookAhead {
             clk: 0,
             front: VecDeque::new(),
             lanes: (0..lanes).map(lane).collect(),
-            ready,
+            ready: vec![[0; CMDS]; n],
             history,
             pending: Vec::new(),
             next_refresh: match spec.refresh {
                 Refresh::None => NEVER,
-                Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => interval.into(),
+                Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => {
+                    interval.into()
+                }
             },
             stats: DramStats::default(),
         }
     }
 
     pub fn push(&mut self, at: u64, addr: u64, write: bool, tag: u32) {
-        self.front.push_back(Request { addr, at, bank: 0, row: 0, tag, write });
+        self.front.push_back(Request {
+            addr,
+            at,
+            bank: 0,
+            row: 0,
+            tag,
+            write,
+        });
     }
 
     pub fn try_accept(&mut self, spec: &DramSpec, addr: u64, write: bool, tag: u32) -> bool {
-        self.enqueue(spec, Request { addr, at: self.clk, bank: 0, row: 0, tag, write })
+        self.enqueue(
+            spec,
+            Request {
+                addr,
+                at: self.clk,
+                bank: 0,
+                row: 0,
+                tag,
+                write,
+            },
+        )
     }
 
     fn enqueue(&mut self, spec: &DramSpec, mut r: Request) -> bool {
         (r.bank, r.row) = spec.map.bank_row(r.addr);
         let per = spec.banks() as usize / self.lanes.len();
         let lane = &mut self.lanes[r.bank as usize / per];
-        let room = if r.write { spec.write_queue as usize > lane.writes.len() } else { spec.read_queue as usize > lane.reads.len() };
+        let room = if r.write {
+            spec.write_queue as usize > lane.writes.len()
+        } else {
+            spec.read_queue as usize > lane.reads.len()
+        };
         if !room {
             return false;
         }
@@ -126,7 +152,9 @@ impl LookAhead {
         let bank = (r.bank - lane.first_bank) as usize;
         let queued = |w: bool, lane: &Lane| {
             let list = if w { &lane.writes } else { &lane.reads };
-            list.iter().chain(&lane.banks[bank].queue).any(|q| q.write == w && q.addr == r.addr)
+            list.iter()
+                .chain(&lane.banks[bank].queue)
+                .any(|q| q.write == w && q.addr == r.addr)
         };
         if queued(true, lane) {
             // Writes merge, reads are answered by the buffered write.
@@ -147,7 +175,13 @@ impl LookAhead {
         true
     }
 
-    pub fn advance(&mut self, spec: &DramSpec, horizon: u64, out: &mut Vec<(u64, u32)>, mut log: Option<&mut Vec<CommandRecord>>) {
+    pub fn advance(
+        &mut self,
+        spec: &DramSpec,
+        horizon: u64,
+        out: &mut Vec<(u64, u32)>,
+        mut log: Option<&mut Vec<CommandRecord>>,
+    ) {
         while self.clk < horizon {
             let t = self.clk;
             let mut left = spec.accepts_per_tick;
@@ -172,7 +206,11 @@ impl LookAhead {
             for l in 0..self.lanes.len() {
                 busy |= self.lane_tick(spec, l, t, log.as_deref_mut());
             }
-            let next = if busy { t + 1 } else { self.wake(spec, t).min(arrival) };
+            let next = if busy {
+                t + 1
+            } else {
+                self.wake(spec, t).min(arrival)
+            };
             for lane in &self.lanes {
                 self.stats.read_queue_ticks += lane.reads.len() as u64 * (next.min(horizon) - t);
                 self.stats.write_queue_ticks += lane.writes.len() as u64 * (next.min(horizon) - t);
@@ -210,34 +248,38 @@ impl LookAhead {
             Refresh::PerBank { interval } => {
                 let bank = (self.next_refresh / u64::from(interval) - 1) as u32 % banks;
                 self.next_refresh += u64::from(interval);
-                self.lanes[(bank / per) as usize].due.push_back((bank % per, bank % per + 1));
+                self.lanes[(bank / per) as usize]
+                    .due
+                    .push_back((bank % per, bank % per + 1));
                 return;
             }
         };
         let each = each.min(per);
         for lane in &mut self.lanes {
-            lane.due.extend((0..per / each).map(|n| (n * each, (n + 1) * each)));
+            lane.due
+                .extend((0..per / each).map(|n| (n * each, (n + 1) * each)));
         }
     }
 
-    fn at(&self, level: usize, bank: u32) -> usize {
-        bank as usize * self.ready[level].len() / self.ready.last().map_or(1, Vec::len)
-    }
-
     /// Tick at which `cmd` may go to `bank` (channel-wide number).
+    #[inline]
     fn ready(&self, cmd: Cmd, bank: u32) -> u64 {
-        // Rules at the channel level are about a bus that lanes do not share; with one lane they are ordinary rules.
-        let from = usize::from(self.lanes.len() > 1);
-        (from..self.ready.len()).map(|l| self.ready[l][self.at(l, bank)][cmd as usize]).max().unwrap_or(0)
+        self.ready[bank as usize][cmd as usize]
     }
 
     fn touch(&mut self, spec: &DramSpec, cmd: Cmd, bank: u32, t: u64) {
-        for c in spec.constraints.iter().filter(|c| c.before.contains(&cmd)) {
-            let level = c.level as usize;
-            let node = self.at(level, bank);
+        // Rules at the channel level are about a bus that lanes do not share; with one lane they are ordinary rules.
+        let lanes = self.lanes.len() > 1;
+        for c in spec
+            .constraints
+            .iter()
+            .filter(|c| c.before.contains(&cmd) && !(lanes && c.level == 0))
+        {
+            let shift = spec.table.level_shift[c.level as usize];
+            let node = bank as usize >> shift;
             let mut when = t + u64::from(c.cycles);
             if c.window > 1 {
-                let past = &mut self.history[level][node][usize::from(cmd != Cmd::Act)];
+                let past = &mut self.history[c.level as usize][node][usize::from(cmd != Cmd::Act)];
                 past.push_front(t);
                 past.truncate(c.window.into());
                 match past.get(c.window as usize - 1) {
@@ -245,20 +287,21 @@ impl LookAhead {
                     None => continue,
                 }
             }
-            let nodes = if c.sibling {
-                if level == 0 {
-                    continue;
+            let own = node << shift..(node + 1) << shift;
+            let mut raise = |banks: std::ops::Range<usize>| {
+                for ready in &mut self.ready[banks] {
+                    for a in &c.after {
+                        ready[*a as usize] = ready[*a as usize].max(when);
+                    }
                 }
-                let fan = spec.levels[level] as usize;
-                node / fan * fan..(node / fan + 1) * fan
-            } else {
-                node..node + 1
             };
-            for n in nodes.filter(|&n| !c.sibling || n != node) {
-                for a in &c.after {
-                    let x = &mut self.ready[level][n][*a as usize];
-                    *x = (*x).max(when);
-                }
+            if !c.sibling {
+                raise(own);
+            } else if c.level > 0 {
+                let up = spec.table.level_shift[c.level as usize - 1];
+                let first = bank as usize >> up << up;
+                raise(first..own.start);
+                raise(own.end..first + (1 << up));
             }
         }
     }
@@ -289,7 +332,15 @@ impl LookAhead {
                         continue;
                     }
                 }
-                Cmd::Wr if bank.queue.iter().take(i).any(|q| !q.write && q.addr == r.addr) => continue,
+                Cmd::Wr
+                    if bank
+                        .queue
+                        .iter()
+                        .take(i)
+                        .any(|q| !q.write && q.addr == r.addr) =>
+                {
+                    continue;
+                }
                 _ => {}
             }
             return Some((i, cmd));
@@ -298,7 +349,13 @@ impl LookAhead {
     }
 
     /// One tick of a lane; whether anything moved.
-    fn lane_tick(&mut self, spec: &DramSpec, l: usize, t: u64, mut log: Option<&mut Vec<CommandRecord>>) -> bool {
+    fn lane_tick(
+        &mut self,
+        spec: &DramSpec,
+        l: usize,
+        t: u64,
+        mut log: Option<&mut Vec<CommandRecord>>,
+    ) -> bool {
         let issued = match self.refresh_step(spec, l, t, log.as_deref_mut()) {
             Some(cmd) => Some(cmd),
             None => self.queue_step(spec, l, t, None, log.as_deref_mut()),
@@ -309,17 +366,30 @@ impl LookAhead {
         self.schedule(spec, l) || issued.is_some()
     }
 
-    fn refresh_step(&mut self, spec: &DramSpec, l: usize, t: u64, log: Option<&mut Vec<CommandRecord>>) -> Option<Cmd> {
+    fn refresh_step(
+        &mut self,
+        spec: &DramSpec,
+        l: usize,
+        t: u64,
+        log: Option<&mut Vec<CommandRecord>>,
+    ) -> Option<Cmd> {
         let &(lo, hi) = self.lanes[l].due.front()?;
         let first = self.lanes[l].first_bank;
-        let refresh = if hi - lo == 1 { Cmd::RefBank } else { Cmd::RefAll };
+        let refresh = if hi - lo == 1 {
+            Cmd::RefBank
+        } else {
+            Cmd::RefAll
+        };
         // Banks are looked at in order; the first open one that may close does.
         let open = (lo..hi).filter(|&b| self.lanes[l].banks[b as usize].row.is_some());
         if let Some(b) = open.clone().find(|&b| self.ready(Cmd::Pre, first + b) <= t) {
             self.close(spec, l, b as usize, t, log);
             return Some(Cmd::Pre);
         }
-        if open.count() > 0 || (lo..hi).any(|b| self.ready(Cmd::Act, first + b) > t || self.ready(refresh, first + b) > t) {
+        if open.count() > 0
+            || (lo..hi)
+                .any(|b| self.ready(Cmd::Act, first + b) > t || self.ready(refresh, first + b) > t)
+        {
             return None;
         }
         self.lanes[l].due.pop_front();
@@ -328,18 +398,37 @@ impl LookAhead {
             self.touch(spec, refresh, first + b, t);
         }
         if let Some(log) = log {
-            log.push(CommandRecord { tick: t, cmd: refresh, bank: first + lo, addr: None, write: false });
+            log.push(CommandRecord {
+                tick: t,
+                cmd: refresh,
+                bank: first + lo,
+                addr: None,
+                write: false,
+            });
         }
         Some(refresh)
     }
 
-    fn close(&mut self, spec: &DramSpec, l: usize, b: usize, t: u64, log: Option<&mut Vec<CommandRecord>>) {
+    fn close(
+        &mut self,
+        spec: &DramSpec,
+        l: usize,
+        b: usize,
+        t: u64,
+        log: Option<&mut Vec<CommandRecord>>,
+    ) {
         let bank = self.lanes[l].first_bank + b as u32;
         self.touch(spec, Cmd::Pre, bank, t);
         (self.lanes[l].banks[b].row, self.lanes[l].banks[b].uses) = (None, 0);
         self.stats.precharges += 1;
         if let Some(log) = log {
-            log.push(CommandRecord { tick: t, cmd: Cmd::Pre, bank, addr: None, write: false });
+            log.push(CommandRecord {
+                tick: t,
+                cmd: Cmd::Pre,
+                bank,
+                addr: None,
+                write: false,
+            });
         }
     }
 
@@ -358,15 +447,18 @@ impl LookAhead {
         for step in 1..=n {
             let b = (start + step) % n;
             self.lanes[l].turn = b;
-            if self.lanes[l].due.front().is_some_and(|d| (d.0..d.1).contains(&(b as u32))) {
+            if self.lanes[l]
+                .due
+                .front()
+                .is_some_and(|d| (d.0..d.1).contains(&(b as u32)))
+            {
                 continue;
             }
-            let Some((i, cmd)) = self.first_ready(l, b, t) else { continue };
+            let Some((i, cmd)) = self.first_ready(l, b, t) else {
+                continue;
+            };
             if first.is_some_and(|f| column(f) == column(cmd)) {
                 // The one command that was found does not fit beside the first; no other is looked for.
-                if column(cmd) {
-                    self.lanes[l].banks[b].queue.get(i)?;
-                }
                 return None;
             }
             let r = self.lanes[l].banks[b].queue[i];
@@ -377,7 +469,13 @@ impl LookAhead {
             }
             self.touch(spec, cmd, r.bank, t);
             if let Some(log) = log {
-                log.push(CommandRecord { tick: t, cmd, bank: r.bank, addr: Some(r.addr), write: r.write });
+                log.push(CommandRecord {
+                    tick: t,
+                    cmd,
+                    bank: r.bank,
+                    addr: Some(r.addr),
+                    write: r.write,
+                });
             }
             let bank = &mut self.lanes[l].banks[b];
             if cmd == Cmd::Act {
@@ -412,22 +510,35 @@ impl LookAhead {
 
     /// Moves one transaction into its bank's queue; whether one moved.
     fn schedule(&mut self, spec: &DramSpec, l: usize) -> bool {
-        let super::Scheduler::PerBank { depth } = spec.scheduler else { return false };
+        let super::Scheduler::PerBank { depth } = spec.scheduler else {
+            return false;
+        };
         let lane = &mut self.lanes[l];
         if lane.draining == 0 {
             let idle = || lane.banks.iter().all(|b| b.queue.is_empty());
-            if lane.writes.len() >= spec.write_queue as usize || (lane.writes.len() > IDLE_DRAIN && idle()) {
+            if lane.writes.len() >= spec.write_queue as usize
+                || (lane.writes.len() > IDLE_DRAIN && idle())
+            {
                 lane.draining = lane.writes.len();
             }
         }
         let write = lane.draining > 0;
         let list = if write { &lane.writes } else { &lane.reads };
-        let fits = |r: &&Request| lane.banks[(r.bank - lane.first_bank) as usize].queue.len() < depth as usize;
-        let Some((i, &r)) = list.iter().enumerate().find(|(_, r)| fits(r)) else { return false };
+        let fits = |r: &&Request| {
+            lane.banks[(r.bank - lane.first_bank) as usize].queue.len() < depth as usize
+        };
+        let Some((i, &r)) = list.iter().enumerate().find(|(_, r)| fits(r)) else {
+            return false;
+        };
         let b = (r.bank - lane.first_bank) as usize;
         if write {
             // A write waits for older reads of its address.
-            if lane.reads.iter().chain(&lane.banks[b].queue).any(|q| !q.write && q.addr == r.addr) {
+            if lane
+                .reads
+                .iter()
+                .chain(&lane.banks[b].queue)
+                .any(|q| !q.write && q.addr == r.addr)
+            {
                 lane.draining = 0;
                 return true;
             }
@@ -442,7 +553,9 @@ impl LookAhead {
 
     /// The next tick after `t` at which something may happen, when nothing could in `t`.
     fn wake(&self, _spec: &DramSpec, t: u64) -> u64 {
-        let mut next = self.next_refresh.min(self.pending.iter().map(|p| p.0).min().unwrap_or(NEVER));
+        let mut next = self
+            .next_refresh
+            .min(self.pending.iter().map(|p| p.0).min().unwrap_or(NEVER));
         for lane in &self.lanes {
             for bank in &lane.banks {
                 for r in &bank.queue {
@@ -467,7 +580,10 @@ impl LookAhead {
     }
 
     pub fn next_activity(&self) -> u64 {
-        let busy = self.lanes.iter().any(|l| !l.reads.is_empty() || l.banks.iter().any(|b| !b.queue.is_empty()));
+        let busy = self
+            .lanes
+            .iter()
+            .any(|l| !l.reads.is_empty() || l.banks.iter().any(|b| !b.queue.is_empty()));
         let done = self.pending.iter().map(|p| p.0).min().unwrap_or(NEVER);
         let front = self.front.front().map_or(NEVER, |f| f.at);
         let t = if busy { self.clk } else { done.min(front) };
@@ -479,13 +595,28 @@ impl LookAhead {
     }
 
     pub fn outstanding(&self) -> usize {
-        let lane = |l: &Lane| l.reads.len() + l.twins.len() + l.banks.iter().flat_map(|b| &b.queue).filter(|r| !r.write).count();
+        let lane = |l: &Lane| {
+            l.reads.len()
+                + l.twins.len()
+                + l.banks
+                    .iter()
+                    .flat_map(|b| &b.queue)
+                    .filter(|r| !r.write)
+                    .count()
+        };
         self.front.len() + self.pending.len() + self.lanes.iter().map(lane).sum::<usize>()
     }
 
     /// Writes that were posted and have not reached the device.
     pub fn unwritten(&self) -> usize {
-        let lane = |l: &Lane| l.writes.len() + l.banks.iter().flat_map(|b| &b.queue).filter(|r| r.write).count();
+        let lane = |l: &Lane| {
+            l.writes.len()
+                + l.banks
+                    .iter()
+                    .flat_map(|b| &b.queue)
+                    .filter(|r| r.write)
+                    .count()
+        };
         self.lanes.iter().map(lane).sum()
     }
 
@@ -506,16 +637,31 @@ impl LookAhead {
         let row = |r: u32| u64::from(r.wrapping_sub(row_base) & (spec.rows.max(1) - 1));
         let later = |t: u64| t.saturating_sub(now);
         let request = |r: &Request, out: &mut Vec<u64>| {
-            out.extend([u64::from(r.bank), row(r.row), u64::from(spec.map.column(r.addr)), u64::from(r.write), now.abs_diff(r.at)]);
+            out.extend([
+                u64::from(r.bank),
+                row(r.row),
+                u64::from(spec.map.column(r.addr)),
+                u64::from(r.write),
+                now.abs_diff(r.at),
+            ]);
         };
-        out.push(if self.next_refresh == NEVER { NEVER } else { later(self.next_refresh) });
+        out.push(if self.next_refresh == NEVER {
+            NEVER
+        } else {
+            later(self.next_refresh)
+        });
         out.push(match spec.refresh {
-            Refresh::PerBank { interval } => self.next_refresh / u64::from(interval) % u64::from(spec.banks()),
+            Refresh::PerBank { interval } => {
+                self.next_refresh / u64::from(interval) % u64::from(spec.banks())
+            }
             _ => 0,
         });
-        out.extend(self.ready.iter().flatten().flatten().map(|&t| later(t)));
+        out.extend(self.ready.iter().flatten().map(|&t| later(t)));
         for h in self.history.iter().flatten().flatten() {
-            out.extend(h.iter().map(|&t| if now - t > 1 << 19 { NEVER } else { now - t }));
+            out.extend(
+                h.iter()
+                    .map(|&t| if now - t > 1 << 19 { NEVER } else { now - t }),
+            );
             out.push(NEVER);
         }
         for lane in &self.lanes {
@@ -530,7 +676,11 @@ impl LookAhead {
             out.push(NEVER);
             lane.twins.iter().for_each(|r| request(r, out));
             for b in &lane.banks {
-                out.extend([b.row.map_or(NEVER, row), u64::from(b.uses.min(ROW_CAP)), b.queue.len() as u64]);
+                out.extend([
+                    b.row.map_or(NEVER, row),
+                    u64::from(b.uses.min(ROW_CAP)),
+                    b.queue.len() as u64,
+                ]);
                 b.queue.iter().for_each(|r| request(r, out));
             }
         }
@@ -540,7 +690,13 @@ impl LookAhead {
         }
         for f in &self.front {
             let (bank, r) = spec.map.bank_row(f.addr);
-            out.extend([later(f.at), u64::from(bank), row(r), u64::from(spec.map.column(f.addr)), u64::from(f.write)]);
+            out.extend([
+                later(f.at),
+                u64::from(bank),
+                row(r),
+                u64::from(spec.map.column(f.addr)),
+                u64::from(f.write),
+            ]);
         }
     }
 }

@@ -39,7 +39,9 @@ mod timing;
 pub use channel::CommandRecord;
 pub use mapping::{AddressMap, ChannelMapper, Field};
 pub use presets::PRESETS;
-pub use spec::{Bus, Constraint, DramSpec, DramSpecError, RamulatorFile, Refresh, RowPolicy, Scheduler};
+pub use spec::{
+    Bus, Constraint, DramSpec, DramSpecError, RamulatorFile, Refresh, RowPolicy, Scheduler,
+};
 pub use standards::{Cmd, Standard};
 pub use stats::{DramStats, LATENCY_BUCKETS};
 
@@ -84,7 +86,14 @@ impl Channel {
     ///
     /// The current tick is the horizon of the last [`Channel::advance`]. A write that merges with a queued one may
     /// complete at once.
-    pub fn try_accept(&mut self, spec: &DramSpec, addr: u64, write: bool, tag: u32, out: &mut Vec<(u64, u32)>) -> bool {
+    pub fn try_accept(
+        &mut self,
+        spec: &DramSpec,
+        addr: u64,
+        write: bool,
+        tag: u32,
+        out: &mut Vec<(u64, u32)>,
+    ) -> bool {
         match &mut self.0 {
             Kind::Exact(c) => c.try_accept(spec, addr, write, tag, out),
             Kind::LookAhead(c) => c.try_accept(spec, addr, write, tag),

@@ -19,7 +19,9 @@ pub const PRESETS: &[&str] = &[
 impl DramSpec {
     /// A shipped device under the Ramulator controller.
     pub fn preset(name: &str) -> Option<DramSpec> {
-        let mut spec = DramSpec::from_ramulator(DramSpec::preset_text(name)?).ok()?.spec;
+        let mut spec = DramSpec::from_ramulator(DramSpec::preset_text(name)?)
+            .ok()?
+            .spec;
         spec.name = name.to_string();
         Some(spec)
     }

@@ -147,7 +147,8 @@ impl Timing {
         };
         for top in 0..t.tops {
             for w in 0..banks.div_ceil(64) {
-                let bits = (0..64).filter(|b| (w * 64 + b) >> top_shift == top && w * 64 + b < banks);
+                let bits =
+                    (0..64).filter(|b| (w * 64 + b) >> top_shift == top && w * 64 + b < banks);
                 let mask = bits.fold(0u64, |m, b| m | 1 << b);
                 if mask != 0 {
                     t.slices.push((top as u32, w as u32, mask));
@@ -156,7 +157,15 @@ impl Timing {
         }
         let mut used = [false; CMDS];
         let mut late = [false; CMDS];
-        for c in [Cmd::Act, Cmd::Act2, Cmd::Pre, Cmd::CasRd, Cmd::CasWr, Cmd::Rd, Cmd::Wr] {
+        for c in [
+            Cmd::Act,
+            Cmd::Act2,
+            Cmd::Pre,
+            Cmd::CasRd,
+            Cmd::CasWr,
+            Cmd::Rd,
+            Cmd::Wr,
+        ] {
             used[c as usize] = true;
         }
         if spec.row_policy == RowPolicy::Closed {
@@ -177,7 +186,11 @@ impl Timing {
             Bus::Single | Bus::Lpddr => 1,
             Bus::Dual | Bus::DualHalf => 0,
         };
-        for c in spec.constraints.iter().filter(|c| c.cycles > floor || (c.window > 1 && c.cycles > 0)) {
+        for c in spec
+            .constraints
+            .iter()
+            .filter(|c| c.cycles > floor || (c.window > 1 && c.cycles > 0))
+        {
             // A level with one node under each parent is the parent.
             let mut level = c.level as usize;
             if c.sibling && (level == 0 || spec.levels[level] == 1) {
@@ -206,7 +219,11 @@ impl Timing {
             }
         }
         for e in &mut t.effects {
-            for r in e.all.iter().filter(|r| r.level as usize != bank_level || r.window > 1 || r.sibling) {
+            for r in e
+                .all
+                .iter()
+                .filter(|r| r.level as usize != bank_level || r.window > 1 || r.sibling)
+            {
                 e.spoils |= match r.target {
                     x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => COL | ACTIVE,
                     x if x == Cmd::Pre as u8 => PRE,
@@ -215,16 +232,26 @@ impl Timing {
                 };
             }
             for r in &e.all {
-                let simple = Simple { target: r.target, cycles: r.cycles };
+                let simple = Simple {
+                    target: r.target,
+                    cycles: r.cycles,
+                };
                 // A rule that a wider and stronger one covers never binds.
                 let covered = e.all.iter().any(|w| {
-                    w.window == 1 && !w.sibling && !r.sibling && w.target == r.target && w.level < r.level && w.cycles >= r.cycles
+                    w.window == 1
+                        && !w.sibling
+                        && !r.sibling
+                        && w.target == r.target
+                        && w.level < r.level
+                        && w.cycles >= r.cycles
                 });
                 if r.window == 1 && covered {
                     continue;
                 }
                 match r.level as usize {
-                    l if l > top_level && l < bank_level && r.window == 1 && r.sibling => e.mid_siblings.push(*r),
+                    l if l > top_level && l < bank_level && r.window == 1 && r.sibling => {
+                        e.mid_siblings.push(*r)
+                    }
                     0 if r.window == 1 && !r.sibling && top_level > 0 => e.tops.push(simple),
                     l if l == top_level && r.window > 1 && !r.sibling => e.windows.push(*r),
                     _ if r.window > 1 || r.sibling => e.other.push(*r),
@@ -240,7 +267,9 @@ impl Timing {
 
     fn add(&mut self, before: Cmd, after: Cmd, level: u8, cycles: u32, window: u8, sibling: bool) {
         let all = &mut self.effects[before as usize].all;
-        let same = |r: &&mut Rule| r.target == after as u8 && r.level == level && r.sibling == sibling && r.window == 1;
+        let same = |r: &&mut Rule| {
+            r.target == after as u8 && r.level == level && r.sibling == sibling && r.window == 1
+        };
         if window == 1
             && let Some(r) = all.iter_mut().find(same)
         {
@@ -252,6 +281,13 @@ impl Timing {
             ring = self.ring_slots as u32;
             self.ring_slots += (self.banks >> self.level_shift[level as usize]) * window as usize;
         }
-        all.push(Rule { target: after as u8, level, cycles, window, sibling, ring });
+        all.push(Rule {
+            target: after as u8,
+            level,
+            cycles,
+            window,
+            sibling,
+            ring,
+        });
     }
 }
