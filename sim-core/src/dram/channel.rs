@@ -1016,72 +1016,47 @@ impl Exact {
         let mut best = (NEVER, NONE);
         match class {
             timing::COL => {
+                let cmd = if d == 0 { RD } else { WR };
                 if any(&self.col[d]) {
-                    let cmd = if d == 0 { RD } else { WR };
-                    self.scan(
+                    self.scan::<HALF, false>(
                         spec,
                         cmd,
                         &self.col[d],
                         &self.hit_seq[d],
                         t,
-                        HALF,
-                        false,
                         &mut best,
                     );
                 }
             }
             timing::PRE => {
                 if any(&self.pre[d]) {
-                    self.scan(
+                    self.scan::<false, HALF>(
                         spec,
                         PRE,
                         &self.pre[d],
                         &self.miss_seq[d],
                         t,
-                        false,
-                        HALF,
                         &mut best,
                     );
                 }
             }
             timing::ACT => {
                 if any(&self.act[d]) {
-                    self.scan(
+                    self.scan::<HALF, false>(
                         spec,
                         ACT,
                         &self.act[d],
                         &self.miss_seq[d],
                         t,
-                        HALF,
-                        false,
                         &mut best,
                     );
                 }
             }
             _ => {
-                if any(&self.held_by[0]) {
-                    self.scan(
-                        spec,
-                        RD,
-                        &self.held_by[0],
-                        &self.holder_age,
-                        t,
-                        HALF,
-                        false,
-                        &mut best,
-                    );
-                }
-                if any(&self.held_by[1]) {
-                    self.scan(
-                        spec,
-                        WR,
-                        &self.held_by[1],
-                        &self.holder_age,
-                        t,
-                        HALF,
-                        false,
-                        &mut best,
-                    );
+                for (cmd, held) in [RD, WR].into_iter().zip(&self.held_by) {
+                    if any(held) {
+                        self.scan::<HALF, false>(spec, cmd, held, &self.holder_age, t, &mut best);
+                    }
                 }
             }
         }
@@ -1117,17 +1092,15 @@ impl Exact {
         }
     }
 
-    /// Lowers `best` to the best (key, bank) among `mask`, whose banks all need `cmd`; `odd` rounds up to a rising edge.
+    /// Lowers `best` to the best (key, bank) among `mask`, whose banks all need `cmd`; `ODD` rounds up to a rising edge, `PAIRED` heeds HBM3's pairing rule.
     #[inline(always)]
-    fn scan(
+    fn scan<const ODD: bool, const PAIRED: bool>(
         &self,
         spec: &DramSpec,
         cmd: usize,
         mask: &[u64; WORDS],
         ages: &[u64],
         t: u64,
-        odd: bool,
-        paired: bool,
         best: &mut (u64, usize),
     ) {
         let (tb, cmd) = (&spec.table, cmd & 15);
@@ -1144,10 +1117,10 @@ impl Exact {
                 m &= m.wrapping_sub(1);
                 let group = self.group_ready[b.wrapping_shr(tb.bank_shift)][cmd];
                 let mut time = group.max(self.bank_ready[b][cmd]).max(base);
-                if odd {
+                if ODD {
                     time |= 1;
                 }
-                if paired && time == self.rising.edge && self.pairing_blocks(spec, b) {
+                if PAIRED && time == self.rising.edge && self.pairing_blocks(spec, b) {
                     time = time.wrapping_add(1);
                 }
                 let key = time.wrapping_sub(t) << AGE_BITS | ages[b];
