@@ -982,24 +982,29 @@ impl Exact {
         if !get(mask, b) {
             return;
         }
-        if spec.table.half && class == timing::PRE {
-            // Pairing rules; look again.
-            self.stale |= class;
-            return;
+        let mut time = self.ready(spec, cmd, b).max(t);
+        if spec.table.half {
+            if class != timing::PRE {
+                time |= 1;
+            } else if time == self.rising.edge && self.pairing_blocks(spec, b) {
+                time += 1;
+            }
         }
-        let time = self.ready(spec, cmd, b).max(t) | u64::from(spec.table.half);
         let best = &mut self.best[class.trailing_zeros() as usize & 3];
         if (time, age) < (best.time, best.age) {
             *best = Best { time, age, bank: b };
         }
     }
 
-    /// What a command to bank `b` makes unknown: what it delays above the bank, and bests that lie at the bank itself.
+    /// What a command to bank `b` at clock `t` makes unknown: bests that lie at the bank itself, and those that a rule
+    /// above the bank may delay. A best later than that is still the best, as no candidate was earlier.
     #[inline]
-    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, also: u8) {
-        let mut stale = self.stale | also | spec.table.effects[cmd as usize].spoils;
-        for (i, best) in self.best.iter().enumerate() {
-            stale |= u8::from(best.bank == b) << i;
+    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64, also: u8) {
+        let delays = &spec.table.effects[cmd as usize].delays;
+        let mut stale = self.stale | also;
+        for i in 0..4 {
+            let best = &self.best[i];
+            stale |= u8::from(best.bank == b || best.time < t.wrapping_add(delays[i])) << i;
         }
         self.stale = stale;
     }
@@ -1405,7 +1410,7 @@ impl Exact {
                 set(&mut self.held_by[d], b, false);
                 self.update_pre(b);
                 self.column(spec, i, c, t, out, log);
-                self.spoil(spec, c.cmd, b, timing::ACTIVE);
+                self.spoil(spec, c.cmd, b, t, timing::ACTIVE);
                 self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
             }
             (Source::Queue, Cmd::Pre) => {
@@ -1415,7 +1420,7 @@ impl Exact {
                 self.stats.precharges += 1;
                 self.touch(spec, Cmd::Pre, b, t);
                 self.close(b);
-                self.spoil(spec, Cmd::Pre, b, timing::PRE);
+                self.spoil(spec, Cmd::Pre, b, t, timing::PRE);
                 self.compete_as(spec, timing::ACT, d, b, t);
             }
             (Source::Queue, Cmd::Act) => {
@@ -1437,7 +1442,7 @@ impl Exact {
                         deadline: t + spec.table.act2_limit,
                     });
                 }
-                self.spoil(spec, Cmd::Act, b, timing::ACT);
+                self.spoil(spec, Cmd::Act, b, t, timing::ACT);
                 if !LP {
                     self.promote(spec, i, b, t);
                     self.open(b, e.row);
@@ -1448,7 +1453,7 @@ impl Exact {
                 let i = self.pop_hit(d, b);
                 self.leave_queue(i, t);
                 self.column(spec, i, c, t, out, log);
-                self.spoil(spec, c.cmd, b, timing::COL);
+                self.spoil(spec, c.cmd, b, t, timing::COL);
             }
         }
     }
@@ -1723,10 +1728,9 @@ impl Exact {
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
+        self.spoil(spec, Cmd::Act2, b, t, 0);
         self.promote(spec, a.entry, b, t);
         self.open(b, e.row);
-        // The bank itself is no best of any class yet, except as the holder that was just added.
-        self.stale |= spec.table.effects[ACT2].spoils;
         self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
     }
 
@@ -1795,7 +1799,7 @@ impl Exact {
             }
             if row.time == t {
                 if HALF && t & 1 == 1 {
-                    self.stale |= timing::PRE;
+                    let old = self.rising.edge;
                     let all = matches!(row.cmd, Cmd::PreAll | Cmd::RefAll);
                     let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
                     self.rising = Rising {
@@ -1807,6 +1811,11 @@ impl Exact {
                         },
                         bank: if all { u32::MAX } else { row.bank.into() },
                     };
+                    // The pairing rule is about one tick: a best before or after it stays the best.
+                    let known = self.best[1].time;
+                    if old >= t || known == self.rising.edge || known == old {
+                        self.stale |= timing::PRE;
+                    }
                 }
                 self.issue::<false, L>(spec, row, t, out, log);
             }

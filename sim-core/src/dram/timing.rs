@@ -52,8 +52,8 @@ pub(crate) struct Effects {
     pub tops: Vec<Simple>,
     /// At other nodes between top and bank group with the same parent: their level.
     pub mid_siblings: Vec<Rule>,
-    /// Classes of commands (`COL`, ...) that rules above the bank delay.
-    pub spoils: u8,
+    /// Per class of commands (`COL`, ...) the most ticks by which rules above the bank delay it.
+    pub delays: [u64; 4],
     /// Everything else: other windows, siblings, levels that cover several nodes.
     pub other: Vec<Rule>,
     /// All rules as given, for commands to a whole scope.
@@ -224,12 +224,17 @@ impl Timing {
                 .iter()
                 .filter(|r| r.level as usize != bank_level || r.window > 1 || r.sibling)
             {
-                e.spoils |= match r.target {
+                let classes = match r.target {
                     x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => COL | ACTIVE,
                     x if x == Cmd::Pre as u8 => PRE,
                     x if x == Cmd::Act as u8 => ACT,
                     _ => 0,
                 };
+                for (i, delay) in e.delays.iter_mut().enumerate() {
+                    if classes >> i & 1 != 0 {
+                        *delay = (*delay).max(r.cycles.into());
+                    }
+                }
             }
             for r in &e.all {
                 let simple = Simple {
