@@ -885,9 +885,10 @@ impl Exact {
             let g = bank.wrapping_shr(tb.bank_shift);
             let first = g.wrapping_shr(up).wrapping_shl(up);
             let last = first.wrapping_add(1usize.wrapping_shl(up));
-            let node = g.wrapping_shr(shift);
-            for (i, x) in self.group_ready[first..last].iter_mut().enumerate() {
-                if first.wrapping_add(i).wrapping_shr(shift) != node {
+            let own = g.wrapping_shr(shift).wrapping_shl(shift);
+            let next = own.wrapping_add(1usize.wrapping_shl(shift));
+            for range in [first..own, next..last] {
+                for x in &mut self.group_ready[range] {
                     let x = &mut x[r.target as usize & 15];
                     *x = (*x).max(when);
                 }
