@@ -426,6 +426,18 @@ fn damaged_files_are_refused_with_a_path() {
         let error = DramSpec::from_ramulator(&good.replacen(from, to, 1)).unwrap_err();
         assert_eq!(error.path, path, "{error}");
     }
+    for (from, to) in [
+        ("3900, 122", "150, 122"),
+        ("16384, 128", "16777216, 16777216"),
+        ("interleave_bits: 0", "interleave_bits: 63"),
+        ("impl: Open", "impl: Open\n        cap: 3"),
+    ] {
+        assert!(good.contains(from), "{from}");
+        assert!(
+            DramSpec::from_ramulator(&good.replacen(from, to, 1)).is_err(),
+            "{to}"
+        );
+    }
     for cut in (0..good.len()).step_by(37) {
         let _ = DramSpec::from_ramulator(&good[..cut]);
     }

@@ -21,6 +21,8 @@ const NEVER: u64 = u64::MAX;
 const AGE_BITS: u32 = 44;
 const WORDS: usize = 4;
 const FILTER: usize = 512;
+/// Refreshes that may be due at once, as Ramulator's priority buffer holds.
+const MAX_DUE: usize = 1568;
 
 const RD: usize = Cmd::Rd as usize;
 const WR: usize = Cmd::Wr as usize;
@@ -243,7 +245,7 @@ pub(crate) struct Exact {
     wck_expiry: u64,
     rising: Rising,
     /// Counts of queued writes by address hash.
-    filter: Vec<u8>,
+    filter: Vec<u16>,
     queue_since: [u64; 2],
     /// The head of the front queue found its queue full and nothing has left that queue since; per direction.
     blocked: [bool; 2],
@@ -424,6 +426,7 @@ impl Exact {
         if horizon < self.clk {
             return;
         }
+        let horizon = horizon.min(NEVER - 1);
         match spec.bus {
             Bus::Single => self.run_single::<false, L>(spec, horizon, out, log),
             Bus::Lpddr => self.run_single::<true, L>(spec, horizon, out, log),
@@ -1559,6 +1562,14 @@ impl Exact {
             self.due_since = t;
         }
         let banks = spec.table.banks as u32;
+        if self.due.len() > MAX_DUE {
+            // The device cannot keep up with its own interval; the load check makes this a matter of extreme tables.
+            if let Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } = spec.refresh
+            {
+                self.next_refresh += u64::from(interval);
+            }
+            return;
+        }
         match spec.refresh {
             Refresh::None => {}
             Refresh::AllBank { interval, level } => {

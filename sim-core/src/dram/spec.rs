@@ -247,6 +247,7 @@ impl DramSpec {
             path: String::new(),
         };
         let ms = root.get("memory_system")?;
+        ms.keys(&["impl", "clock_ratio", "channel_mapper", "controllers"])?;
         if let Some(kind) = ms.opt("impl")
             && kind.str()? != "GenericDRAM"
         {
@@ -254,6 +255,9 @@ impl DramSpec {
         }
         let controllers = ms.get("controllers")?;
         let list = controllers.list()?;
+        if list.len() > 4096 {
+            return Err(controllers.err("at most 4096 channels"));
+        }
         let first = list
             .first()
             .ok_or_else(|| controllers.err("at least one controller is needed"))?;
@@ -273,7 +277,7 @@ impl DramSpec {
                         if !channels.is_power_of_two() {
                             return Err(kind.err("the number of channels must be a power of two"));
                         }
-                        let bits = m.opt("interleave_bits").map_or(Ok(0), |b| b.int(0, 40))?;
+                        let bits = m.opt("interleave_bits").map_or(Ok(0), |b| b.int(0, 24))?;
                         ChannelMapper::Interleave {
                             interleave_bits: bits as u32,
                         }
@@ -309,6 +313,19 @@ impl DramSpec {
             "dram",
             "plugins",
         ])?;
+        for (child, keys) in [
+            ("scheduler", &["impl"][..]),
+            (
+                "refresh_manager",
+                &["impl", "scope", "scatter_interval", "debug"],
+            ),
+            ("row_policy", &["impl"]),
+            ("addr_mapper", &["impl"]),
+        ] {
+            if let Some(node) = c.opt(child) {
+                node.keys(keys)?;
+            }
+        }
         let kind = c.get("impl")?;
         let (bus, stats_after_command) = match kind.str()? {
             "GenericDDR" => (Bus::Single, false),
@@ -521,6 +538,21 @@ impl DramSpec {
             map: AddressMap::empty(),
             table: Timing::default(),
         };
+        let shape = spec.shape();
+        if shape.levels.iter().sum::<u32>() + shape.row + shape.column + shape.tx > 48 {
+            return Err(count.err("a channel holds at most 2^48 bytes"));
+        }
+        let busy = spec.timing("nRFC").unwrap_or(0);
+        if let Refresh::AllBank { interval, .. } = refresh
+            && interval <= busy.max(64)
+        {
+            return Err(timing_at.err("nREFI must exceed nRFC and 64 ticks"));
+        }
+        if let Refresh::PerBank { interval } = refresh
+            && interval < 16
+        {
+            return Err(timing_at.err("nREFIpb must be at least 16 ticks"));
+        }
         let map = match c.opt("addr_mapper") {
             None => "RoBaRaCoCh",
             Some(m) => m.get("impl")?.str()?,
