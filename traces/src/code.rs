@@ -31,10 +31,16 @@ const I64_MIN: i128 = i64::MIN as i128;
 const I64_MAX: i128 = i64::MAX as i128;
 
 impl Range {
-    pub const FULL: Range = Range { lo: I64_MIN, hi: I64_MAX };
+    pub const FULL: Range = Range {
+        lo: I64_MIN,
+        hi: I64_MAX,
+    };
 
     pub fn point(v: i64) -> Self {
-        Self { lo: v.into(), hi: v.into() }
+        Self {
+            lo: v.into(),
+            hi: v.into(),
+        }
     }
 
     pub fn new(lo: i128, hi: i128) -> Self {
@@ -42,7 +48,10 @@ impl Range {
     }
 
     pub fn hull(self, other: Self) -> Self {
-        Self { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
+        Self {
+            lo: self.lo.min(other.lo),
+            hi: self.hi.max(other.hi),
+        }
     }
 
     fn fits(self) -> bool {
@@ -50,7 +59,10 @@ impl Range {
     }
 
     fn clamp(self) -> Self {
-        Self { lo: self.lo.clamp(I64_MIN, I64_MAX), hi: self.hi.clamp(I64_MIN, I64_MAX) }
+        Self {
+            lo: self.lo.clamp(I64_MIN, I64_MAX),
+            hi: self.hi.clamp(I64_MIN, I64_MAX),
+        }
     }
 
     fn within(self, lo: i128, hi: i128) -> bool {
@@ -58,7 +70,11 @@ impl Range {
     }
 
     fn as_point(self) -> Option<i64> {
-        if self.lo == self.hi { i64::try_from(self.lo).ok() } else { None }
+        if self.lo == self.hi {
+            i64::try_from(self.lo).ok()
+        } else {
+            None
+        }
     }
 }
 
@@ -96,7 +112,11 @@ pub(crate) enum Code {
 
 impl Code {
     pub fn as_const(self) -> Option<i64> {
-        if let Code::Const(c) = self { Some(c) } else { None }
+        if let Code::Const(c) = self {
+            Some(c)
+        } else {
+            None
+        }
     }
 
     /// What one evaluation costs, in evaluation steps.
@@ -114,7 +134,11 @@ impl Code {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Inst {
     Const(i64),
-    Linear { add: i64, start: u32, end: u32 },
+    Linear {
+        add: i64,
+        start: u32,
+        end: u32,
+    },
     Unary(UnaryOp),
     Binary(BinaryOp),
     BinaryConst(BinaryOp, i64),
@@ -140,9 +164,9 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    /// Whether the value depends on the program ids.
-    pub fn uses_pids(&self) -> bool {
-        self.uses & 0b111 != 0
+    /// Whether the value depends on any slot of a set.
+    pub fn uses_any(&self, slots: u32) -> bool {
+        self.uses & slots != 0
     }
 }
 
@@ -154,12 +178,25 @@ struct Node {
 enum Form {
     /// Never faults; every value is in `range`.
     Linear { add: i64, terms: Vec<(u8, i64)> },
-    Insts { code: Vec<Inst>, need: usize, uses: u32 },
+    Insts {
+        code: Vec<Inst>,
+        /// Stack entries it takes.
+        need: usize,
+        uses: u32,
+        /// The ranges prove that it always has a value.
+        faultless: bool,
+    },
 }
 
 impl Node {
     fn constant(v: i64) -> Self {
-        Self { range: Range::point(v), form: Form::Linear { add: v, terms: Vec::new() } }
+        Self {
+            range: Range::point(v),
+            form: Form::Linear {
+                add: v,
+                terms: Vec::new(),
+            },
+        }
     }
 
     fn as_const(&self) -> Option<i64> {
@@ -169,8 +206,11 @@ impl Node {
         }
     }
 
-    fn is_linear(&self) -> bool {
-        matches!(self.form, Form::Linear { .. })
+    fn faultless(&self) -> bool {
+        match self.form {
+            Form::Linear { .. } => true,
+            Form::Insts { faultless, .. } => faultless,
+        }
     }
 }
 
@@ -184,7 +224,11 @@ impl Pool {
                 let uses = uses_of(&terms);
                 let code = match terms.as_slice() {
                     [] => Code::Const(add),
-                    [(slot, mul)] => Code::Linear1 { slot: *slot, mul: *mul, add },
+                    [(slot, mul)] => Code::Linear1 {
+                        slot: *slot,
+                        mul: *mul,
+                        add,
+                    },
                     _ => {
                         let (start, end) = self.push_terms(&terms);
                         Code::Linear { add, start, end }
@@ -192,12 +236,18 @@ impl Pool {
                 };
                 Compiled { code, range, uses }
             }
-            Form::Insts { code, need, uses } => {
+            Form::Insts {
+                code, need, uses, ..
+            } => {
                 let start = self.insts.len() as u32;
                 self.insts.extend(code);
                 let end = self.insts.len() as u32;
                 let deep = need + 1 > SHALLOW;
-                Compiled { code: Code::Program { start, end, deep }, range, uses }
+                Compiled {
+                    code: Code::Program { start, end, deep },
+                    range,
+                    uses,
+                }
             }
         }
     }
@@ -215,7 +265,9 @@ impl Pool {
                 let (start, end) = self.push_terms(&terms);
                 (vec![Inst::Linear { add, start, end }], 1, uses_of(&terms))
             }
-            Form::Insts { code, need, uses } => (code, need, uses),
+            Form::Insts {
+                code, need, uses, ..
+            } => (code, need, uses),
         }
     }
 
@@ -239,7 +291,7 @@ impl Pool {
             }
             Expr::Select(c, a, b) => {
                 let c = self.node(c, scope);
-                if c.is_linear() {
+                if c.faultless() {
                     // A condition that cannot fault and is known picks its branch now.
                     if c.range.as_point() == Some(0) {
                         return self.node(b, scope);
@@ -251,6 +303,7 @@ impl Pool {
                 let a = self.node(a, scope);
                 let b = self.node(b, scope);
                 let range = a.range.hull(b.range);
+                let faultless = c.faultless() && a.faultless() && b.faultless();
                 let (mut code, need_c, uses_c) = self.insts_of(c);
                 let (code_a, need_a, uses_a) = self.insts_of(a);
                 let (code_b, need_b, uses_b) = self.insts_of(b);
@@ -259,7 +312,15 @@ impl Pool {
                 code.push(Inst::Skip(code_b.len() as u32));
                 code.extend(code_b);
                 let need = need_c.max(need_a).max(need_b);
-                Node { range, form: Form::Insts { code, need, uses: uses_c | uses_a | uses_b } }
+                Node {
+                    range,
+                    form: Form::Insts {
+                        code,
+                        need,
+                        uses: uses_c | uses_a | uses_b,
+                        faultless,
+                    },
+                }
             }
         }
     }
@@ -288,8 +349,9 @@ impl Pool {
         if identity {
             return a;
         }
+        let faultless = a.faultless() && range.fits();
         if let Some(v) = range.as_point()
-            && a.is_linear()
+            && faultless
         {
             return Node::constant(v);
         }
@@ -307,7 +369,15 @@ impl Pool {
         }
         let (mut code, need, uses) = self.insts_of(a);
         code.push(Inst::Unary(op));
-        Node { range: range.clamp(), form: Form::Insts { code, need, uses } }
+        Node {
+            range: range.clamp(),
+            form: Form::Insts {
+                code,
+                need,
+                uses,
+                faultless,
+            },
+        }
     }
 
     fn binary(&mut self, op: BinaryOp, a: Node, b: Node, scope: &Scope<'_>) -> Node {
@@ -318,30 +388,42 @@ impl Pool {
         }
         let (op, b) = simplify(op, &a, b);
         let range = binary_range(op, &a, &b);
-        if a.is_linear() && b.is_linear() && range.fits() {
-            if let Some(node) = fold_linear(op, &a, &b, range, scope) {
-                return node;
-            }
-            match op {
-                BinaryOp::Min if a.range.hi <= b.range.lo => return a,
-                BinaryOp::Min if b.range.hi <= a.range.lo => return b,
-                BinaryOp::Max if a.range.lo >= b.range.hi => return a,
-                BinaryOp::Max if b.range.lo >= a.range.hi => return b,
-                _ => {}
-            }
+        let faultless = a.faultless() && b.faultless() && always_defined(op, &a, &b, range);
+        if faultless && let Some(v) = range.as_point() {
+            return Node::constant(v);
+        }
+        // The operand that is dropped must not be one that could fail.
+        match op {
+            BinaryOp::Min if b.faultless() && a.range.hi <= b.range.lo => return a,
+            BinaryOp::Min if a.faultless() && b.range.hi <= a.range.lo => return b,
+            BinaryOp::Max if b.faultless() && a.range.lo >= b.range.hi => return a,
+            BinaryOp::Max if a.faultless() && b.range.lo >= a.range.hi => return b,
+            _ => {}
+        }
+        if range.fits()
+            && let Some(node) = fold_linear(op, &a, &b, scope)
+        {
+            return node;
         }
         let range = range.clamp();
         let constant = b.as_const();
-        let (mut code, need_a, uses_a) = self.insts_of(a);
+        let (mut code, mut need, mut uses) = self.insts_of(a);
         if let Some(c) = constant {
             code.push(Inst::BinaryConst(op, c));
-            return Node { range, form: Form::Insts { code, need: need_a, uses: uses_a } };
+        } else {
+            let (code_b, need_b, uses_b) = self.insts_of(b);
+            code.extend(code_b);
+            code.push(Inst::Binary(op));
+            need = need.max(need_b + 1);
+            uses |= uses_b;
         }
-        let (code_b, need_b, uses_b) = self.insts_of(b);
-        code.extend(code_b);
-        code.push(Inst::Binary(op));
-        let need = need_a.max(need_b + 1);
-        Node { range, form: Form::Insts { code, need, uses: uses_a | uses_b } }
+        let form = Form::Insts {
+            code,
+            need,
+            uses,
+            faultless,
+        };
+        Node { range, form }
     }
 
     /// The value of a compiled expression.
@@ -350,12 +432,20 @@ impl Pool {
         match code {
             Code::Const(c) => Ok(c),
             // The ranges proved that the true sum fits, so sums modulo 2^64 are exact.
-            Code::Linear1 { slot, mul, add } => {
-                Ok(slots[slot as usize & (SLOTS - 1)].wrapping_mul(mul).wrapping_add(add))
-            }
+            Code::Linear1 { slot, mul, add } => Ok(slots[slot as usize & (SLOTS - 1)]
+                .wrapping_mul(mul)
+                .wrapping_add(add)),
             Code::Linear { add, start, end } => Ok(self.dot(add, start, end, slots)),
-            Code::Program { start, end, deep: false } => self.run::<SHALLOW>(start, end, slots),
-            Code::Program { start, end, deep: true } => self.run::<DEEP>(start, end, slots),
+            Code::Program {
+                start,
+                end,
+                deep: false,
+            } => self.run::<SHALLOW>(start, end, slots),
+            Code::Program {
+                start,
+                end,
+                deep: true,
+            } => self.run::<DEEP>(start, end, slots),
         }
     }
 
@@ -420,24 +510,39 @@ fn pop<const N: usize>(stack: &[i64; N], depth: &mut usize, top: &mut i64) {
 }
 
 fn uses_of(terms: &[(u8, i64)]) -> u32 {
-    terms.iter().fold(0, |bits, (slot, _)| bits | 1u32.wrapping_shl(u32::from(*slot)))
+    terms.iter().fold(0, |bits, (slot, _)| {
+        bits | 1u32.wrapping_shl(u32::from(*slot))
+    })
 }
 
 fn slot_node(slot: usize, scope: &Scope<'_>) -> Node {
     let range = scope.slots.get(slot).copied().unwrap_or(Range::FULL);
     match range.as_point() {
         Some(v) => Node::constant(v),
-        None => Node { range, form: Form::Linear { add: 0, terms: vec![(slot as u8, 1)] } },
+        None => Node {
+            range,
+            form: Form::Linear {
+                add: 0,
+                terms: vec![(slot as u8, 1)],
+            },
+        },
     }
 }
 
 fn trunc_range(range: Range, lo: i128, hi: i128) -> (Range, bool) {
-    if range.within(lo, hi) { (range, true) } else { (Range::new(lo, hi), false) }
+    if range.within(lo, hi) {
+        (range, true)
+    } else {
+        (Range::new(lo, hi), false)
+    }
 }
 
 fn scaled(terms: &[(u8, i64)], by: i128) -> Vec<(u8, i128)> {
     // Two 64-bit numbers multiply without loss in 128 bits; `by` always comes from an i64.
-    terms.iter().map(|(slot, mul)| (*slot, i128::from(*mul) * by)).collect()
+    terms
+        .iter()
+        .map(|(slot, mul)| (*slot, i128::from(*mul) * by))
+        .collect()
 }
 
 /// A linear node, with its range computed from its terms; `None` when a coefficient or the range
@@ -450,9 +555,16 @@ fn linear(scope: &Scope<'_>, add: i128, terms: Vec<(u8, i128)>) -> Option<Node> 
             continue;
         }
         let mul = i64::try_from(mul).ok()?;
-        let values = scope.slots.get(usize::from(slot)).copied().unwrap_or(Range::FULL);
+        let values = scope
+            .slots
+            .get(usize::from(slot))
+            .copied()
+            .unwrap_or(Range::FULL);
         let (x, y) = (values.lo * i128::from(mul), values.hi * i128::from(mul));
-        range = Range::new(range.lo.checked_add(x.min(y))?, range.hi.checked_add(x.max(y))?);
+        range = Range::new(
+            range.lo.checked_add(x.min(y))?,
+            range.hi.checked_add(x.max(y))?,
+        );
         out.push((slot, mul));
     }
     let add = i64::try_from(add).ok()?;
@@ -462,7 +574,10 @@ fn linear(scope: &Scope<'_>, add: i128, terms: Vec<(u8, i128)>) -> Option<Node> 
     if let Some(v) = range.as_point() {
         return Some(Node::constant(v));
     }
-    Some(Node { range, form: Form::Linear { add, terms: out } })
+    Some(Node {
+        range,
+        form: Form::Linear { add, terms: out },
+    })
 }
 
 /// An operator with the same result on these operands and a simpler definition.
@@ -492,7 +607,7 @@ fn simplify(op: BinaryOp, a: &Node, b: Node) -> (BinaryOp, Node) {
     match (plain, b.as_const()) {
         (Shl, Some(n @ 0..=62)) => (Mul, Node::constant(1i64 << n)),
         (Shr, Some(n @ 0..=62)) => (Div, Node::constant(1i64 << n)),
-        (And, Some(mask)) if mask >= 0 && mask < i64::MAX && (mask & (mask + 1)) == 0 => {
+        (And, Some(mask)) if (0..i64::MAX).contains(&mask) && (mask & (mask + 1)) == 0 => {
             (Mod, Node::constant(mask + 1))
         }
         _ => (plain, b),
@@ -522,28 +637,36 @@ fn binary_range(op: BinaryOp, a: &Node, b: &Node) -> Range {
         Eq | Ne => {
             let always = x.lo == x.hi && x == y;
             let never = x.hi < y.lo || y.hi < x.lo;
-            if op == Eq { truth(always, never) } else { truth(never, always) }
+            if op == Eq {
+                truth(always, never)
+            } else {
+                truth(never, always)
+            }
         }
         ULt | ULe => Range::new(0, 1),
-        Div => match b.as_const() {
-            Some(d) if d > 0 => {
-                let d = i128::from(d);
-                Range::new(x.lo.div_euclid(d), x.hi.div_euclid(d))
+        Div if y.lo > 0 => {
+            let q = [
+                x.lo.div_euclid(y.lo),
+                x.lo.div_euclid(y.hi),
+                x.hi.div_euclid(y.lo),
+                x.hi.div_euclid(y.hi),
+            ];
+            let lo = q.iter().copied().min().unwrap_or(I64_MIN);
+            let hi = q.iter().copied().max().unwrap_or(I64_MAX);
+            Range::new(lo, hi)
+        }
+        Div => Range::new(I64_MIN - 1, I64_MAX + 1),
+        Mod if y.lo > 0 => {
+            let q = x.lo.div_euclid(y.lo);
+            if y.lo == y.hi && q == x.hi.div_euclid(y.lo) {
+                Range::new(x.lo - q * y.lo, x.hi - q * y.lo)
+            } else if x.lo >= 0 {
+                Range::new(0, x.hi.min(y.hi - 1))
+            } else {
+                Range::new(0, y.hi - 1)
             }
-            _ => Range::new(I64_MIN - 1, I64_MAX + 1),
-        },
-        Mod => match b.as_const() {
-            Some(d) if d > 0 => {
-                let d = i128::from(d);
-                let q = x.lo.div_euclid(d);
-                if q == x.hi.div_euclid(d) {
-                    Range::new(x.lo - q * d, x.hi - q * d)
-                } else {
-                    Range::new(0, d - 1)
-                }
-            }
-            _ => Range::FULL,
-        },
+        }
+        Mod => Range::FULL,
         Shl => match b.as_const() {
             Some(n @ 0..=63) => {
                 let p = 1i128 << n;
@@ -562,15 +685,24 @@ fn binary_range(op: BinaryOp, a: &Node, b: &Node) -> Range {
     }
 }
 
+/// Whether the ranges prove that the operator has a result. `range` is that of its results.
+fn always_defined(op: BinaryOp, a: &Node, b: &Node, range: Range) -> bool {
+    use BinaryOp::*;
+    let nonzero = b.range.lo > 0 || b.range.hi < 0;
+    match op {
+        Add | Sub | Mul => range.fits(),
+        Div => nonzero && (a.range.lo > I64_MIN || b.range.lo > 0),
+        Mod | CDiv | CRem | UDiv | URem => nonzero,
+        Shl => b.range.within(0, 63) && range.fits(),
+        Shr => b.range.within(0, 63),
+        Min | Max | And | Or | Xor | Lt | Le | Gt | Ge | Eq | Ne => true,
+        WrapAdd | WrapSub | WrapMul | WrapShl | UShr | ULt | ULe => true,
+    }
+}
+
 /// An affine result, when the operator has one on these operands. The caller has checked that the
 /// result always fits 64 bits.
-fn fold_linear(
-    op: BinaryOp,
-    a: &Node,
-    b: &Node,
-    range: Range,
-    scope: &Scope<'_>,
-) -> Option<Node> {
+fn fold_linear(op: BinaryOp, a: &Node, b: &Node, scope: &Scope<'_>) -> Option<Node> {
     use BinaryOp::*;
     let (Form::Linear { add: xa, terms: xt }, Form::Linear { add: ya, terms: yt }) =
         (&a.form, &b.form)
@@ -578,13 +710,7 @@ fn fold_linear(
         return None;
     };
     let (xa, ya) = (i128::from(*xa), i128::from(*ya));
-    let faultless = matches!(op, Add | Sub | Mul | Min | Max | Lt | Le | Gt | Ge | Eq | Ne);
     let positive_constant = b.as_const().filter(|c| *c > 0);
-    if let Some(v) = range.as_point()
-        && (faultless || (matches!(op, Div | Mod) && positive_constant.is_some()))
-    {
-        return Some(Node::constant(v));
-    }
     match op {
         Add => linear(scope, xa + ya, merged(xt, yt, 1)),
         Sub => linear(scope, xa - ya, merged(xt, yt, -1)),
@@ -596,8 +722,9 @@ fn fold_linear(
         Div | Mod => {
             let d = i128::from(positive_constant?);
             // Split into whole multiples of the divisor and a rest that stays in one period.
-            let (whole, rest): (Vec<_>, Vec<_>) =
-                xt.iter().partition(|(_, mul)| i128::from(*mul).rem_euclid(d) == 0);
+            let (whole, rest): (Vec<_>, Vec<_>) = xt
+                .iter()
+                .partition(|(_, mul)| i128::from(*mul).rem_euclid(d) == 0);
             let rest: Vec<(u8, i128)> = rest.iter().map(|(s, m)| (*s, i128::from(*m))).collect();
             let period = linear(scope, xa, rest.clone())?.range;
             let q = period.lo.div_euclid(d);
@@ -605,7 +732,9 @@ fn fold_linear(
                 return None;
             }
             if op == Div {
-                let whole = whole.iter().map(|(s, m)| (*s, i128::from(*m).div_euclid(d)));
+                let whole = whole
+                    .iter()
+                    .map(|(s, m)| (*s, i128::from(*m).div_euclid(d)));
                 linear(scope, q, whole.collect())
             } else {
                 linear(scope, xa - q * d, rest)
@@ -635,4 +764,97 @@ pub(crate) fn slots_for_tests(pid: [i64; 3], vars: &[i64]) -> Slots {
         *slot = *value;
     }
     slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expr::{Env, eval};
+
+    struct Ids;
+
+    impl Env for Ids {
+        fn pid(&self, axis: u8) -> i64 {
+            5 + i64::from(axis)
+        }
+        fn grid(&self, _: u8) -> i64 {
+            100
+        }
+        fn param(&self, _: usize) -> i64 {
+            0
+        }
+        fn var(&self, _: usize) -> i64 {
+            0
+        }
+    }
+
+    fn scope() -> Scope<'static> {
+        Scope {
+            grid: [100; 3],
+            params: &[],
+            slots: vec![Range::new(0, 99); 3],
+        }
+    }
+
+    #[test]
+    fn deep_programs_run() {
+        for depth in 1..MAX_EXPR_DEPTH {
+            let mut e = Expr::Pid(0);
+            for i in 0..depth {
+                let op = if i % 2 == 0 {
+                    BinaryOp::Xor
+                } else {
+                    BinaryOp::WrapMul
+                };
+                e = Expr::Binary(op, Box::new(Expr::Pid(1)), Box::new(e));
+            }
+            let mut pool = Pool::default();
+            let code = pool.compile(&e, &scope()).code;
+            let got = pool.eval(code, &slots_for_tests([5, 6, 7], &[]));
+            assert_eq!(got, eval(&e, &Ids));
+        }
+    }
+
+    #[track_caller]
+    fn compiles_to(text: &str, want: Code) {
+        struct None_;
+        impl crate::syntax::Names for None_ {
+            fn lookup(&self, _: &str) -> Option<Expr> {
+                None
+            }
+            fn known(&self) -> Vec<&str> {
+                Vec::new()
+            }
+        }
+        let e = crate::syntax::parse_expr(text, &None_).unwrap();
+        assert_eq!(Pool::default().compile(&e, &scope()).code, want, "{text}");
+    }
+
+    #[test]
+    fn imported_code_becomes_affine() {
+        let linear = |mul, add| Code::Linear1 { slot: 0, mul, add };
+        for (text, code) in [
+            ("p0 * g0 + 3", linear(100, 3)),
+            ("trunc_i32(wrap_add(wrap_mul(p0, 128), 7))", linear(128, 7)),
+            (
+                "c_div(p0 * 6 + 3, 4)",
+                Code::Program {
+                    start: 0,
+                    end: 2,
+                    deep: false,
+                },
+            ),
+            ("c_div(p0 * 8 + 3, 8)", linear(1, 0)),
+            ("(p0 * 8 + 3) % 8", Code::Const(3)),
+            ("(p0 * 64 & 15) + (p0 << 2)", linear(4, 0)),
+            ("p0 * 256 >> 4", linear(16, 0)),
+            ("u_lt(p0, 100) && p0 >= 0", Code::Const(1)),
+            ("min(p0, 99) - max(0, p0)", Code::Const(0)),
+            ("select(p0 < 1000, p0, 1 / 0)", linear(1, 0)),
+            ("p0 * 0 + p0 - p0", Code::Const(0)),
+            ("~p0 + 1", linear(-1, 0)),
+        ] {
+            compiles_to(text, code);
+        }
+    }
 }

@@ -22,7 +22,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{ErrorCode, TraceError, closest};
-use crate::limits::{MAX_STMT_DEPTH, MAX_STMTS, MAX_TILES};
+use crate::limits::{MAX_JSON_BYTES, MAX_STMT_DEPTH, MAX_STMTS, MAX_TILES};
 use crate::model::*;
 use crate::syntax::{Names, parse_expr};
 
@@ -46,7 +46,9 @@ type Result<T, E = TraceError> = std::result::Result<T, E>;
 
 /// A resolver for traces that name no files.
 pub fn no_files(name: &str) -> Result<String, String> {
-    Err(format!("a file cannot be read from here; put the rows of {name:?} into the trace"))
+    Err(format!(
+        "a file cannot be read from here; put the rows of {name:?} into the trace"
+    ))
 }
 
 /// Reads the JSON form.
@@ -55,6 +57,11 @@ pub fn no_files(name: &str) -> Result<String, String> {
 ///
 /// Anything that is not exactly the documented form, with the path of the offending value.
 pub fn import(text: &str, resolve: Resolver<'_>) -> Result<JsonImport> {
+    if text.len() > MAX_JSON_BYTES {
+        let message = format!("a JSON text of {} bytes", text.len());
+        return Err(TraceError::new(ErrorCode::TooLarge, "", message)
+            .with_hint(format!("use at most {MAX_JSON_BYTES}, or the text form")));
+    }
     let value: Value = serde_json::from_str(text).map_err(|e| {
         let at = crate::error::TextSpan {
             line: e.line().try_into().unwrap_or(u32::MAX),
@@ -87,7 +94,10 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
         "must_refuse",
         "bounds",
     ])?;
-    let mut reader = Reader { scope: Vec::new(), stmts: 0 };
+    let mut reader = Reader {
+        scope: Vec::new(),
+        stmts: 0,
+    };
     let axes = top.need("axes")?.int_in(1, 3)? as u8;
     let bounds = match top.get("bounds") {
         None => Bounds::Strict,
@@ -95,11 +105,16 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
             "strict" => Bounds::Strict,
             "off" => Bounds::Off,
             other => {
-                return Err(at.bad(format!("bounds {other:?}")).with_hint("use \"strict\" or \"off\""));
+                return Err(at
+                    .bad(format!("bounds {other:?}"))
+                    .with_hint("use \"strict\" or \"off\""));
             }
         },
     };
-    let note = top.get("note").map(|at| at.str().map(str::to_owned)).transpose()?;
+    let note = top
+        .get("note")
+        .map(|at| at.str().map(str::to_owned))
+        .transpose()?;
     let grids = match top.get("grids") {
         None => Vec::new(),
         Some(at) => at
@@ -114,20 +129,34 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
     }
     let mut buffers = Vec::new();
     for (i, bytes) in top.need("spad_buffer_bytes")?.list()?.iter().enumerate() {
-        buffers.push(Buffer { name: format!("b{i}"), bytes: bytes.count()? });
+        buffers.push(Buffer {
+            name: format!("b{i}"),
+            bytes: bytes.count()?,
+        });
     }
     let mut tiles = cycle_table(&top.need("cycle_table")?, resolve)?;
     if let Some(at) = top.get("unit_table") {
         let text = resolve(at.str()?).map_err(|e| at.bad(e))?;
-        add_unit_table(&mut tiles, &text).map_err(|e| TraceError { path: at.path.clone(), ..e })?;
+        add_unit_table(&mut tiles, &text).map_err(|e| TraceError {
+            path: at.path.clone(),
+            ..e
+        })?;
     }
     let body = reader.block(&top.need("body")?, 0)?;
     assign_roles(&mut tensors, &body);
     let header = Header {
-        kernel: top.get("name").map(|at| at.str().map(str::to_owned)).transpose()?.unwrap_or_default(),
+        kernel: top
+            .get("name")
+            .map(|at| at.str().map(str::to_owned))
+            .transpose()?
+            .unwrap_or_default(),
         ..Header::default()
     };
-    let must_refuse = top.get("must_refuse").map(|at| at.bool()).transpose()?.unwrap_or(false);
+    let must_refuse = top
+        .get("must_refuse")
+        .map(|at| at.bool())
+        .transpose()?
+        .unwrap_or(false);
     let trace = Trace {
         header,
         axes,
@@ -139,13 +168,20 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
         body,
         dispatch: Dispatch::default(),
     };
-    Ok(JsonImport { trace, grids, must_refuse, note })
+    Ok(JsonImport {
+        trace,
+        grids,
+        must_refuse,
+        note,
+    })
 }
 
 fn tensor(row: &At<'_>, index: usize) -> Result<Tensor> {
     let list = row.list()?;
     let Some((bytes, extents)) = list.split_last() else {
-        return Err(row.bad("an empty tensor").with_hint("write [rows, cols, element bytes]"));
+        return Err(row
+            .bad("an empty tensor")
+            .with_hint("write [rows, cols, element bytes]"));
     };
     let bytes = bytes.int_in(1, 512)?;
     let extents = extents
@@ -195,13 +231,18 @@ fn assign_roles(tensors: &mut [Tensor], body: &[Stmt]) {
 fn cycle_table(at: &At<'_>, resolve: Resolver<'_>) -> Result<Vec<Tile>> {
     if let Value::String(name) = at.value {
         let text = resolve(name).map_err(|e| at.bad(e))?;
-        return read_cycle_table(&text).map_err(|e| TraceError { path: at.path.clone(), ..e });
+        return read_cycle_table(&text).map_err(|e| TraceError {
+            path: at.path.clone(),
+            ..e
+        });
     }
     let mut tiles = Vec::new();
     for row in at.list()? {
         let cells = row.list()?;
         let [cycles, overlap] = cells.as_slice() else {
-            return Err(row.bad(format!("{} cells", cells.len())).with_hint("write [cycles, overlap]"));
+            return Err(row
+                .bad(format!("{} cells", cells.len()))
+                .with_hint("write [cycles, overlap]"));
         };
         tiles.push(tile(tiles.len(), cycles.count()?, overlap.count()?));
     }
@@ -232,7 +273,10 @@ pub fn read_cycle_table(text: &str) -> Result<Vec<Tile>> {
         let [cycles, overlap] = cells.as_slice() else {
             return Err(bad("not two numbers").with_hint("write `cycles overlap`, tab-separated"));
         };
-        let parse = |cell: &str| cell.parse::<u64>().map_err(|_| bad(&format!("bad number {cell:?}")));
+        let parse = |cell: &str| {
+            cell.parse::<u64>()
+                .map_err(|_| bad(&format!("bad number {cell:?}")))
+        };
         if tiles.len() >= MAX_TILES {
             return Err(TraceError::new(ErrorCode::TooLarge, "", "too many tiles"));
         }
@@ -262,7 +306,11 @@ pub fn add_unit_table(tiles: &mut [Tile], text: &str) -> Result<()> {
         let index: usize = index.parse().map_err(|_| bad("bad tile number"))?;
         let have = tiles.len();
         let tile = tiles.get_mut(index).ok_or_else(|| {
-            TraceError::new(ErrorCode::UnknownTile, "", format!("line {number}: tile {index} of {have}"))
+            TraceError::new(
+                ErrorCode::UnknownTile,
+                "",
+                format!("line {number}: tile {index} of {have}"),
+            )
         })?;
         tile.admissions.push(Admission {
             unit: (*unit).to_owned(),
@@ -310,20 +358,30 @@ impl<'v> At<'v> {
     }
 
     fn bool(&self) -> Result<bool> {
-        self.value.as_bool().ok_or_else(|| self.wanted("true or false"))
+        self.value
+            .as_bool()
+            .ok_or_else(|| self.wanted("true or false"))
     }
 
     fn list(&self) -> Result<Vec<At<'v>>> {
-        let Value::Array(items) = self.value else { return Err(self.wanted("a list")) };
+        let Value::Array(items) = self.value else {
+            return Err(self.wanted("a list"));
+        };
         Ok(items
             .iter()
             .enumerate()
-            .map(|(i, value)| At { value, path: format!("{}[{i}]", self.path) })
+            .map(|(i, value)| At {
+                value,
+                path: format!("{}[{i}]", self.path),
+            })
             .collect())
     }
 
     fn int_in(&self, lo: i64, hi: i64) -> Result<i64> {
-        let value = self.value.as_i64().ok_or_else(|| self.wanted("an integer"))?;
+        let value = self
+            .value
+            .as_i64()
+            .ok_or_else(|| self.wanted("an integer"))?;
         if (lo..=hi).contains(&value) {
             Ok(value)
         } else {
@@ -332,7 +390,9 @@ impl<'v> At<'v> {
     }
 
     fn count(&self) -> Result<u64> {
-        self.value.as_u64().ok_or_else(|| self.wanted("an integer of 0 or more"))
+        self.value
+            .as_u64()
+            .ok_or_else(|| self.wanted("an integer of 0 or more"))
     }
 
     fn id(&self) -> Result<u32> {
@@ -348,13 +408,20 @@ struct Object<'v> {
 
 impl<'v> Object<'v> {
     fn new(value: &'v Value, path: &str) -> Result<Self> {
-        let at = At { value, path: path.to_owned() };
+        let at = At {
+            value,
+            path: path.to_owned(),
+        };
         let map = value.as_object().ok_or_else(|| at.wanted("an object"))?;
         Ok(Self { map, path: at.path })
     }
 
     fn path_of(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
     }
 
     fn only(&self, known: &[&str]) -> Result<()> {
@@ -371,13 +438,20 @@ impl<'v> Object<'v> {
     }
 
     fn get(&self, key: &str) -> Option<At<'v>> {
-        self.map.get(key).map(|value| At { value, path: self.path_of(key) })
+        self.map.get(key).map(|value| At {
+            value,
+            path: self.path_of(key),
+        })
     }
 
     fn need(&self, key: &str) -> Result<At<'v>> {
         self.get(key).ok_or_else(|| {
-            TraceError::new(ErrorCode::MissingKey, self.path.clone(), format!("no key {key:?}"))
-                .with_hint("add it; the form is described in tilesim-traces' json module")
+            TraceError::new(
+                ErrorCode::MissingKey,
+                self.path.clone(),
+                format!("no key {key:?}"),
+            )
+            .with_hint("add it; the form is described in tilesim-traces' json module")
         })
     }
 }
@@ -426,15 +500,19 @@ impl Reader {
 
     fn block(&mut self, at: &At<'_>, depth: usize) -> Result<Vec<Stmt>> {
         if depth > MAX_STMT_DEPTH {
-            return Err(TraceError::new(ErrorCode::TooDeep, at.path.clone(), "nested too deeply")
-                .with_hint(format!("nest at most {MAX_STMT_DEPTH} statements")));
+            return Err(
+                TraceError::new(ErrorCode::TooDeep, at.path.clone(), "nested too deeply")
+                    .with_hint(format!("nest at most {MAX_STMT_DEPTH} statements")),
+            );
         }
         let mut out = Vec::new();
         for item in at.list()? {
             self.stmts += 1;
             if self.stmts > MAX_STMTS {
-                return Err(TraceError::new(ErrorCode::TooLarge, item.path, "too many statements")
-                    .with_hint("use loops for what repeats"));
+                return Err(
+                    TraceError::new(ErrorCode::TooLarge, item.path, "too many statements")
+                        .with_hint("use loops for what repeats"),
+                );
             }
             out.push(self.stmt(&item, depth)?);
         }
@@ -458,13 +536,23 @@ impl Reader {
                 self.scope.push(name.clone());
                 let body = self.block(&o.need("body")?, depth + 1);
                 self.scope.pop();
-                Ok(Stmt::For(For { var, name, lo, hi, step, body: body? }))
+                Ok(Stmt::For(For {
+                    var,
+                    name,
+                    lo,
+                    hi,
+                    step,
+                    body: body?,
+                }))
             }
             "dma" => self.dma(&o).map(Stmt::Dma),
             "wait" => {
                 o.only(&["op", "sem", "expected"])?;
                 let semaphore = SemId(o.need("sem")?.id()?);
-                Ok(Stmt::Wait(Wait { semaphore, expected: self.expr(&o.need("expected")?)? }))
+                Ok(Stmt::Wait(Wait {
+                    semaphore,
+                    expected: self.expr(&o.need("expected")?)?,
+                }))
             }
             "compute" => {
                 o.only(&["op", "tile", "ct", "reads", "writes"])?;
@@ -483,7 +571,9 @@ impl Reader {
             }
             other => {
                 let short: String = other.chars().take(64).collect();
-                Err(op.bad(format!("unknown op {short:?}")).with_hint("use loop, dma, wait or compute"))
+                Err(op
+                    .bad(format!("unknown op {short:?}"))
+                    .with_hint("use loop, dma, wait or compute"))
             }
         }
     }
@@ -509,7 +599,9 @@ impl Reader {
             "store" => Direction::Store,
             other => {
                 let short: String = other.chars().take(64).collect();
-                return Err(dir.bad(format!("direction {short:?}")).with_hint("use load or store"));
+                return Err(dir
+                    .bad(format!("direction {short:?}"))
+                    .with_hint("use load or store"));
             }
         };
         let dims = o.need("dims")?.list()?;
@@ -524,14 +616,22 @@ impl Reader {
             .iter()
             .zip(&strides)
             .map(|(extent, stride)| {
-                Ok(Dim { extent: self.expr(extent)?, stride: self.expr(stride)?, valid: None })
+                Ok(Dim {
+                    extent: self.expr(extent)?,
+                    stride: self.expr(stride)?,
+                    valid: None,
+                })
             })
             .collect::<Result<_>>()?;
         let is_async = match o.get("is_async") {
             Some(at) => at.bool()?,
             None => false,
         };
-        let semaphore = if is_async { Some(SemId(o.need("sem")?.id()?)) } else { None };
+        let semaphore = if is_async {
+            Some(SemId(o.need("sem")?.id()?))
+        } else {
+            None
+        };
         Ok(Dma {
             direction,
             tensor: TensorId(o.need("arg")?.id()?),
@@ -554,7 +654,9 @@ impl Reader {
         }
         let hint = "use 0, {\"indices\": [...]} or {\"lines\": count, \"line_bytes\": bytes}";
         if !at.value.is_object() {
-            return Err(at.bad("an indirect transfer without its lines").with_hint(hint));
+            return Err(at
+                .bad("an indirect transfer without its lines")
+                .with_hint(hint));
         }
         let o = Object::new(at.value, &at.path)?;
         o.only(&["indices", "lines", "line_bytes"])?;
@@ -573,5 +675,155 @@ impl Reader {
             })),
             _ => Err(at.bad("one of indices and lines is needed").with_hint(hint)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(body: &str) -> String {
+        format!(
+            r#"{{"name": "x", "axes": 2, "tensors": [[8, 8, 4], [64, 1]], "spad_buffer_bytes": [64, 0],
+                "cycle_table": [[5, 1], [7, 0]], "grids": [[1, 2]], "body": [{body}]}}"#
+        )
+    }
+
+    #[test]
+    fn whole_program() {
+        let text = program(
+            r#"{"op": "loop", "var": "k", "start": 0, "stop": "p0 + 4", "step": 2, "body": [
+                 {"op": "dma", "dir": "load", "arg": 0, "offset_elems": "(k+1)*8 - p1", "dims": [2, 8],
+                  "strides": [8, "k"], "elem_bits": 32, "is_async": true, "sem": 3, "reads": [],
+                  "writes": [0], "indirect": 0},
+                 {"op": "wait", "sem": 3, "expected": 16}]},
+               {"op": "compute", "tile": 1, "ct": 2, "reads": [0], "writes": [1]},
+               {"op": "dma", "dir": "store", "arg": 1, "offset_elems": 0, "dims": [], "strides": [],
+                "elem_bits": 8, "is_async": false, "sem": 0, "reads": [0], "writes": [],
+                "indirect": {"indices": [1, "p0"]}}"#,
+        );
+        let import = import(&text, &no_files).unwrap();
+        assert_eq!(import.grids, [[1, 2]]);
+        assert!(!import.must_refuse);
+        let text = crate::text::print(&ValidTrace::try_from(import.trace).unwrap());
+        let want = "tilesim trace 1\n\nkernel \"x\"\naxes 2\n\
+            tensor arg0: 32 bit in [8, 8]\ntensor arg1: 8 bit out [64]\n\
+            buffer b0 64\nbuffer b1 0\ntile t0 cycles 5 overlap 1 source measured\ntile t1 cycles 7 source measured\n\
+            \nbody {\n  for k in 0..p0 + 4 step 2 {\n    \
+            load arg0[(k + 1) * 8 - p1] dims [2: 8, 8: k] async 3 writes [b0]\n    wait 3 for 16\n  }\n  \
+            compute t1 preload reads [b0] writes [b1]\n  store arg1[0] indices [1, p0] reads [b0]\n}\n";
+        assert_eq!(text, want);
+    }
+
+    use crate::validate::ValidTrace;
+
+    #[track_caller]
+    fn refused(text: &str, code: ErrorCode, path: &str) -> TraceError {
+        let e = import(text, &no_files).unwrap_err();
+        assert_eq!((e.code, e.path.as_str()), (code, path), "{e}");
+        e
+    }
+
+    #[test]
+    fn errors_have_exact_paths() {
+        let dma = |more: &str| {
+            format!(
+                r#"{{"op": "dma", "dir": "load", "arg": 0, "offset_elems": 0, "dims": [1],
+                    "strides": [1], "elem_bits": 8{more}}}"#
+            )
+        };
+        let nested = |op: &str| {
+            program(&format!(
+                r#"{{"op": "wait", "sem": 0, "expected": 1}},
+                   {{"op": "loop", "var": "k", "start": 0, "stop": 2, "step": 1, "body": [{op}]}}"#
+            ))
+        };
+        let e = refused(
+            &nested(&dma(r#", "is_asinc": true"#)),
+            ErrorCode::UnknownKey,
+            "body[1].body[0].is_asinc",
+        );
+        assert_eq!(e.hint.as_deref(), Some("did you mean \"is_async\""));
+        refused(
+            &nested(&dma(r#", "is_async": true"#)),
+            ErrorCode::MissingKey,
+            "body[1].body[0]",
+        );
+        refused(
+            &nested(&dma(r#", "reads": [-1]"#)),
+            ErrorCode::BadValue,
+            "body[1].body[0].reads[0]",
+        );
+        refused(
+            &nested(&dma(r#", "indirect": 3"#)),
+            ErrorCode::BadValue,
+            "body[1].body[0].indirect",
+        );
+        let e = refused(
+            &nested(r#"{"op": "wait", "sem": 0, "expected": "k + q"}"#),
+            ErrorCode::UnknownName,
+            "body[1].body[0].expected",
+        );
+        assert!(e.message.contains("column 5"), "{e}");
+        refused(
+            &nested(r#"{"op": "wait", "sem": 0, "expected": "k +"}"#),
+            ErrorCode::Syntax,
+            "body[1].body[0].expected",
+        );
+        refused(
+            &nested(r#"{"op": "wait", "sem": 0, "expected": 1.5}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].expected",
+        );
+        refused(
+            &nested(r#"{"op": "jump"}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].op",
+        );
+        refused(
+            &nested(r#"{"op": "compute", "tile": 0, "ct": 4}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].ct",
+        );
+        refused(&nested("7"), ErrorCode::BadValue, "body[1].body[0]");
+        refused("[]", ErrorCode::BadValue, "");
+        refused("{\"axes\": 4}", ErrorCode::BadValue, "axes");
+        refused("{\"axes\": 1}", ErrorCode::MissingKey, "");
+        assert_eq!(import("{", &no_files).unwrap_err().code, ErrorCode::Syntax);
+        let deep = "[".repeat(100_000);
+        assert_eq!(
+            import(&deep, &no_files).unwrap_err().code,
+            ErrorCode::Syntax
+        );
+    }
+
+    #[test]
+    fn tables_from_files() {
+        let text = program("").replace(
+            "[[5, 1], [7, 0]]",
+            "\"cycles.tsv\", \"unit_table\": \"units.tsv\"",
+        );
+        refused(&text, ErrorCode::BadValue, "cycle_table");
+        let resolve = |name: &str| match name {
+            "cycles.tsv" => Ok("183\t0\n16\t2\n".to_owned()),
+            "units.tsv" => Ok("0\tIssue\tmicro-ops\t12\t122\n1\tSystolic\trows\t1\t0\n".to_owned()),
+            _ => Err("no".to_owned()),
+        };
+        let tiles = import(&text, &resolve).unwrap().trace.tiles;
+        assert_eq!((tiles[1].cycles, tiles[1].overlap), (Some(16), 2));
+        assert_eq!(tiles[0].admissions[0].work, "micro-ops");
+        assert_eq!(tiles[1].admissions[0].capacity_per_cycle, 1.0);
+        let bad = |name: &str| {
+            if name == "cycles.tsv" {
+                Ok("1 2 3".into())
+            } else {
+                Err(String::new())
+            }
+        };
+        let e = import(&text, &bad).unwrap_err();
+        assert_eq!(
+            (e.code, e.path.as_str()),
+            (ErrorCode::BadValue, "cycle_table")
+        );
     }
 }
