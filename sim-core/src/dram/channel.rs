@@ -270,12 +270,12 @@ fn hash(addr: u64) -> usize {
 #[inline]
 fn set(mask: &mut [u64; WORDS], bit: usize, on: bool) {
     let (w, b) = (bit >> 6 & (WORDS - 1), bit & 63);
-    mask[w] = mask[w] & !(1 << b) | u64::from(on) << b;
+    mask[w] = mask[w] & !1u64.wrapping_shl(b as u32) | u64::from(on).wrapping_shl(b as u32);
 }
 
 #[inline]
 fn get(mask: &[u64; WORDS], bit: usize) -> bool {
-    mask[bit >> 6 & (WORDS - 1)] >> (bit & 63) & 1 != 0
+    mask[bit >> 6 & (WORDS - 1)].wrapping_shr(bit as u32 & 63) & 1 != 0
 }
 
 impl Exact {
@@ -1005,12 +1005,18 @@ impl Exact {
     #[inline]
     fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64, also: u8) {
         let delays = &spec.table.effects[cmd as usize].delays;
-        let mut stale = self.stale | also;
-        for i in 0..4 {
-            let best = &self.best[i];
-            stale |= u8::from(best.bank == b || best.time < t.wrapping_add(delays[i])) << i;
-        }
-        self.stale = stale;
+        let hit = |best: &Best, delay: u64, class: u8| {
+            if best.bank == b || best.time < t.wrapping_add(delay) {
+                class
+            } else {
+                0
+            }
+        };
+        self.stale |= also
+            | hit(&self.best[0], delays[0], timing::COL)
+            | hit(&self.best[1], delays[1], timing::PRE)
+            | hit(&self.best[2], delays[2], timing::ACT)
+            | hit(&self.best[3], delays[3], timing::ACTIVE);
     }
 
     /// The best candidate of `class` from clock `t` on.
