@@ -634,7 +634,7 @@ impl Exact {
         false
     }
 
-    #[inline]
+    #[inline(always)]
     fn enqueue(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<(u64, u32)>) -> bool {
         let d = usize::from(f.write);
         let (bank, row) = spec.map.bank_row(f.addr);
@@ -849,7 +849,7 @@ impl Exact {
     }
 
     /// Applies the timing rules of a command to one bank.
-    #[inline]
+    #[inline(always)]
     fn touch(&mut self, spec: &DramSpec, cmd: Cmd, bank: usize, t: u64) {
         let tb = &spec.table;
         let e = &tb.effects[cmd as usize];
@@ -969,7 +969,7 @@ impl Exact {
     }
 
     /// A bank may have become a candidate of `class` in direction `d`: keeps the known best right.
-    #[inline]
+    #[inline(always)]
     fn compete_as(&mut self, spec: &DramSpec, class: u8, d: usize, b: usize, t: u64) {
         if d != usize::from(self.write_mode) || self.stale & class != 0 {
             return;
@@ -1343,7 +1343,7 @@ impl Exact {
         i
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave_queue(&mut self, i: u16, t: u64) {
         let e = &self.entries[i as usize];
         let (d, addr) = (usize::from(e.write), e.addr);
@@ -1358,7 +1358,7 @@ impl Exact {
 
     // ---- issue -----------------------------------------------------------------------------------------------------
 
-    #[inline]
+    #[inline(always)]
     fn count_first(&mut self, spec: &DramSpec, i: u16, cmd: Cmd, t: u64) {
         let e = &mut self.entries[i as usize];
         if matches!(cmd, Cmd::Pre | Cmd::Act) && e.opened == 0 {
@@ -1752,7 +1752,7 @@ impl Exact {
         self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
     }
 
-    #[inline]
+    #[inline(always)]
     fn best_row<const HALF: bool>(&mut self, spec: &DramSpec, free: bool, t: u64) -> Cand {
         if free {
             let pre = self.find::<HALF>(spec, timing::PRE, t);
