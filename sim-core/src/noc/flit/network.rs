@@ -48,17 +48,6 @@ struct Flit {
     tail: bool,
 }
 
-/// A push that lies in the future.
-#[derive(Clone, Copy, Debug)]
-struct Push {
-    at: u64,
-    src: u16,
-    dst: u16,
-    flits: u32,
-    tag: u32,
-    class: u8,
-}
-
 /// An injecting node.
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -96,7 +85,7 @@ struct InputVc {
     tail: u32,
     target: u32,
     /// Where the accepting arbiter of VC allocation looks first: output VC within the router.
-    accept: u32,
+    accept: u16,
     state: VcState,
     class: u8,
 }
@@ -106,9 +95,9 @@ struct InputPort {
     /// Virtual channels with a flit that may cross the switch.
     ready: u64,
     /// Where the accepting arbiter of switch allocation looks first: output within the router.
-    accept: u32,
+    accept: u16,
     /// Virtual channel preferred among those that want the same output.
-    vc_offset: u32,
+    vc_offset: u16,
 }
 
 /// A virtual channel of an output port, that is of the buffer at the far end of its link.
@@ -117,9 +106,9 @@ struct OutputVc {
     /// Input virtual channel whose packet holds it.
     owner: u32,
     /// Free slots at the far end.
-    credits: u32,
+    credits: u16,
     /// Where the granting arbiter of VC allocation looks first: input VC within the router.
-    grant: u32,
+    grant: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -127,11 +116,11 @@ struct OutputPort {
     /// Virtual channels no packet holds.
     free: u64,
     /// Where the granting arbiter of switch allocation looks first: input within the router.
-    grant: u32,
+    grant: u16,
     /// Input virtual channels that ask for one of this port's.
-    pending: u32,
+    pending: u16,
     /// Classes among them.
-    classes: u32,
+    classes: u8,
     /// The link still carries the flit before (links of several cycles per flit).
     busy: bool,
 }
@@ -162,7 +151,8 @@ pub struct FlitNetwork {
     free_packet: u32,
     flits: Vec<Flit>,
     free_flit: u32,
-    future: VecDeque<Push>,
+    /// Packets pushed for cycles to come.
+    future: VecDeque<(u64, u32)>,
     in_flight: u64,
     nodes: Vec<Node>,
     node_credits: Vec<u32>,
@@ -210,8 +200,8 @@ fn distance(index: u32, start: u32) -> u32 {
 
 /// A pointer over all of a router's output VCs, seen from one output port.
 #[inline]
-fn pointer_within(pointer: u32, output: u32, vc_shift: u32) -> u32 {
-    pointer.saturating_sub(output << vc_shift)
+fn pointer_within(pointer: u16, output: u32, vc_shift: u32) -> u32 {
+    u32::from(pointer).saturating_sub(output << vc_shift)
 }
 
 impl FlitNetwork {
@@ -259,7 +249,7 @@ impl FlitNetwork {
             ],
             inputs: vec![InputPort { ready: 0, accept: 0, vc_offset: 0 }; spec.inputs.len()],
             output_vcs: vec![
-                OutputVc { owner: NONE, credits: router.vc_buffer_flits, grant: 0 };
+                OutputVc { owner: NONE, credits: router.vc_buffer_flits as u16, grant: 0 };
                 spec.outputs.len() * stride
             ],
             outputs: vec![
@@ -319,17 +309,28 @@ impl FlitNetwork {
     fn push_class(&mut self, at: u64, src: u32, dst: u32, flits: u32, tag: u32, class: u8) {
         debug_assert!((src.max(dst) as usize) < self.nodes.len(), "no such node");
         debug_assert!(at >= self.now, "a push at {at}, before cycle {}", self.now);
-        debug_assert!(self.future.back().is_none_or(|p| p.at <= at), "pushes out of order");
+        debug_assert!(self.future.back().is_none_or(|p| p.0 <= at), "pushes out of order");
         self.stats.packets_pushed += 1;
         self.in_flight += 1;
-        self.future.push_back(Push {
+        let packet = Packet {
             at,
+            tag,
+            flits: flits.max(1),
+            next: NONE,
             src: src as u16,
             dst: dst as u16,
-            flits: flits.max(1),
-            tag,
             class,
-        });
+        };
+        let id = if self.free_packet == NONE {
+            self.packets.push(packet);
+            self.packets.len() as u32 - 1
+        } else {
+            let id = self.free_packet;
+            self.free_packet = self.packets[id as usize].next;
+            self.packets[id as usize] = packet;
+            id
+        };
+        self.future.push_back((at, id));
     }
 
     /// The first cycle that was not simulated yet.
@@ -371,8 +372,8 @@ impl FlitNetwork {
         if self.sending.iter().any(|w| *w != 0) {
             bound = bound.min(self.now + self.min_latency);
         }
-        if let Some(push) = self.future.front() {
-            bound = bound.min(push.at.max(self.now) + self.min_latency);
+        if let Some((at, _)) = self.future.front() {
+            bound = bound.min((*at).max(self.now) + self.min_latency);
         }
         bound
     }
@@ -384,7 +385,7 @@ impl FlitNetwork {
             if !self.has_work_now() {
                 let next = [self.arrivals.next(self.now), self.signals.next(self.now)]
                     .into_iter()
-                    .chain([self.ejections.next(self.now), self.future.front().map(|p| p.at)])
+                    .chain([self.ejections.next(self.now), self.future.front().map(|p| p.0)])
                     .flatten()
                     .min()
                     .unwrap_or(u64::MAX);
@@ -405,7 +406,7 @@ impl FlitNetwork {
             || !self.arrivals.is_quiet(self.now)
             || !self.signals.is_quiet(self.now)
             || !self.ejections.is_quiet(self.now)
-            || self.future.front().is_some_and(|p| p.at <= self.now)
+            || self.future.front().is_some_and(|p| p.0 <= self.now)
     }
 
     /// One cycle.
@@ -425,9 +426,9 @@ impl FlitNetwork {
             }
             self.arrivals.restore(now, arrivals);
         }
-        while let Some(push) = self.future.front().copied().filter(|p| p.at <= now) {
+        while let Some((_, packet)) = self.future.front().copied().filter(|p| p.0 <= now) {
             self.future.pop_front();
-            self.enqueue(push);
+            self.enqueue(packet);
         }
         for word in 0..self.sending.len() {
             for_each_bit(self.sending[word], |bit| self.inject(spec, word as u32 * 64 + bit));
@@ -485,31 +486,15 @@ impl FlitNetwork {
     }
 
     #[inline]
-    fn enqueue(&mut self, push: Push) {
-        let packet = Packet {
-            at: push.at,
-            tag: push.tag,
-            flits: push.flits,
-            next: NONE,
-            src: push.src,
-            dst: push.dst,
-            class: push.class,
-        };
-        let id = if self.free_packet == NONE {
-            self.packets.push(packet);
-            self.packets.len() as u32 - 1
-        } else {
-            let id = self.free_packet;
-            self.free_packet = self.packets[id as usize].next;
-            self.packets[id as usize] = packet;
-            id
-        };
-        let node = &mut self.nodes[push.src as usize];
-        node.queued += push.flits;
+    fn enqueue(&mut self, id: u32) {
+        let packet = &self.packets[id as usize];
+        let (src, flits) = (packet.src as usize, packet.flits);
+        let node = &mut self.nodes[src];
+        node.queued += flits;
         if node.head == NONE {
             node.head = id;
-            node.left = push.flits;
-            self.sending[push.src as usize / 64] |= 1 << (push.src % 64);
+            node.left = flits;
+            self.sending[src / 64] |= 1 << (src % 64);
         } else {
             self.packets[node.tail as usize].next = id;
         }
@@ -661,20 +646,33 @@ impl FlitNetwork {
     /// The flit at the head of an active virtual channel may cross the switch.
     #[inline]
     fn set_ready(&mut self, spec: &FlitNetworkSpec, vc: u32) {
-        let (input, lane) = (vc >> spec.vc_shift, vc & ((1 << spec.vc_shift) - 1));
         let target = self.input_vcs[vc as usize].target >> spec.vc_shift;
         let wire = &spec.outputs[target as usize];
         let router = &spec.routers[wire.router as usize];
+        self.set_ready_at(spec, router, wire.router, vc, wire.local);
+    }
+
+    /// [`FlitNetwork::set_ready`] for a virtual channel of router `r` that holds one of `output`.
+    #[inline]
+    fn set_ready_at(
+        &mut self,
+        spec: &FlitNetworkSpec,
+        router: &RouterWire,
+        r: u32,
+        vc: u32,
+        output: u32,
+    ) {
+        let (input, lane) = (vc >> spec.vc_shift, vc & ((1 << spec.vc_shift) - 1));
         let i = input - router.in_base;
         self.inputs[input as usize].ready |= 1 << lane;
-        let count = &mut self.request_counts
-            [(router.count_base + wire.local * router.inputs + i) as usize];
+        let count =
+            &mut self.request_counts[(router.count_base + output * router.inputs + i) as usize];
         *count += 1;
         if *count == 1 {
-            let base = router.request_base + wire.local * router.in_words;
+            let base = router.request_base + output * router.in_words;
             self.requests[(base + i / 64) as usize] |= 1 << (i % 64);
-            if !self.outputs[target as usize].busy {
-                self.set_output_map(router, wire.router, wire.local, 0);
+            if !self.outputs[(router.out_base + output) as usize].busy {
+                self.set_output_map(router, r, output, 0);
             }
         }
     }
@@ -713,9 +711,9 @@ impl FlitNetwork {
             for_each_bit(asked, |bit| {
                 let output = word as u32 * 64 + bit;
                 match spec.params().router.vc_allocator {
-                    Allocator::Islip => self.allocate_vcs_islip(spec, router, output),
+                    Allocator::Islip => self.allocate_vcs_islip(spec, router, r, output),
                     Allocator::SeparableInputFirst => {
-                        self.allocate_vcs_separable(spec, router, output);
+                        self.allocate_vcs_separable(spec, router, r, output);
                     }
                 }
             });
@@ -748,13 +746,13 @@ impl FlitNetwork {
         for word in 0..router.out_words as usize {
             for_each_bit(self.output_maps[base + word], |bit| {
                 let output = word as u32 * 64 + bit;
-                let start = self.outputs[(router.out_base + output) as usize].grant;
+                let start = u32::from(self.outputs[(router.out_base + output) as usize].grant);
                 let Some(input) = circular_first_wide(self.request_words(router, output), start)
                 else {
                     return;
                 };
                 self.granted[output as usize] = input;
-                let accept = self.inputs[(router.in_base + input) as usize].accept;
+                let accept = u32::from(self.inputs[(router.in_base + input) as usize].accept);
                 let best = &mut self.accepted[input as usize];
                 if *best == NONE || distance(output, accept) < distance(*best, accept) {
                     *best = output;
@@ -794,7 +792,7 @@ impl FlitNetwork {
             let target = self.input_vcs[(base | vc) as usize].target >> spec.vc_shift;
             fitting |= u64::from(target == router.out_base + output) << vc;
         });
-        circular_first(fitting, port.vc_offset)
+        circular_first(fitting, port.vc_offset.into())
     }
 
     /// Each input asks for its next output, each output takes its next asker.
@@ -808,19 +806,20 @@ impl FlitNetwork {
         for input in 0..router.inputs {
             let port = self.inputs[(router.in_base + input) as usize];
             let base = (router.in_base + input) << spec.vc_shift;
+            let accept = u32::from(port.accept);
             let mut best = NONE;
             for_each_bit(port.ready, |vc| {
                 let target = self.input_vcs[(base | vc) as usize].target >> spec.vc_shift;
                 let output = target - router.out_base;
                 if !self.outputs[target as usize].busy
                     && (best == NONE
-                        || distance(output, port.accept) < distance(best, port.accept))
+                        || distance(output, accept) < distance(best, accept))
                 {
                     best = output;
                 }
             });
             if best != NONE {
-                let start = self.outputs[(router.out_base + best) as usize].grant;
+                let start = u32::from(self.outputs[(router.out_base + best) as usize].grant);
                 let granted = &mut self.granted[best as usize];
                 if *granted == NONE || distance(input, start) < distance(*granted, start) {
                     *granted = input;
@@ -840,17 +839,24 @@ impl FlitNetwork {
     /// Gives free virtual channels of an output to packets that ask for one: each channel grants
     /// its next asker, each asker accepts its next grant.
     #[inline]
-    fn allocate_vcs_islip(&mut self, spec: &FlitNetworkSpec, router: &RouterWire, output: u32) {
+    fn allocate_vcs_islip(
+        &mut self,
+        spec: &FlitNetworkSpec,
+        router: &RouterWire,
+        r: u32,
+        output: u32,
+    ) {
         let port = self.outputs[(router.out_base + output) as usize];
         if port.pending == 1 {
             let class = port.classes.trailing_zeros();
             let map = pending_map(spec, router, output, class);
             let Some(asker) = circular_first_summed(&self.pending[map], 0) else { return };
             let vc = (router.in_base << spec.vc_shift) + asker;
-            let start = pointer_within(self.input_vcs[vc as usize].accept, output, spec.vc_shift);
+            let accept = self.input_vcs[vc as usize].accept;
+            let start = pointer_within(accept, output, spec.vc_shift);
             let free = port.free & spec.class_masks[class as usize];
             if let Some(lane) = circular_first(free, start) {
-                self.assign_vc(spec, router, output, asker, lane);
+                self.assign_vc(spec, router, r, (output, asker, lane));
             }
             return;
         }
@@ -858,7 +864,7 @@ impl FlitNetwork {
         let mut lanes = 0u64;
         for_each_bit(port.free, |lane| {
             let at = ((router.out_base + output) << spec.vc_shift) | lane;
-            let start = self.output_vcs[at as usize].grant;
+            let start = u32::from(self.output_vcs[at as usize].grant);
             let mut best = NONE;
             for_each_bit(u64::from(port.classes), |class| {
                 if spec.class_masks[class as usize] >> lane & 1 == 1 {
@@ -883,16 +889,23 @@ impl FlitNetwork {
             });
             lanes &= !offers;
             let vc = (router.in_base << spec.vc_shift) + asker;
-            let start = pointer_within(self.input_vcs[vc as usize].accept, output, spec.vc_shift);
+            let accept = self.input_vcs[vc as usize].accept;
+            let start = pointer_within(accept, output, spec.vc_shift);
             if let Some(lane) = circular_first(offers, start) {
-                self.assign_vc(spec, router, output, asker, lane);
+                self.assign_vc(spec, router, r, (output, asker, lane));
             }
         }
     }
 
     /// Gives free virtual channels of an output to packets that ask for one: each asker chooses
     /// its next channel, each channel takes its next asker.
-    fn allocate_vcs_separable(&mut self, spec: &FlitNetworkSpec, router: &RouterWire, output: u32) {
+    fn allocate_vcs_separable(
+        &mut self,
+        spec: &FlitNetworkSpec,
+        router: &RouterWire,
+        r: u32,
+        output: u32,
+    ) {
         let port = self.outputs[(router.out_base + output) as usize];
         let mut granted = [NONE; 64];
         let mut lanes = 0u64;
@@ -907,7 +920,7 @@ impl FlitNetwork {
                     let start = pointer_within(accept, output, spec.vc_shift);
                     let Some(lane) = circular_first(free, start) else { return };
                     let at = ((router.out_base + output) << spec.vc_shift) | lane;
-                    let start = self.output_vcs[at as usize].grant;
+                    let start = u32::from(self.output_vcs[at as usize].grant);
                     let best = &mut granted[lane as usize];
                     if *best == NONE || distance(asker, start) < distance(*best, start) {
                         *best = asker;
@@ -917,7 +930,7 @@ impl FlitNetwork {
             }
         });
         for_each_bit(lanes, |lane| {
-            self.assign_vc(spec, router, output, granted[lane as usize], lane);
+            self.assign_vc(spec, router, r, (output, granted[lane as usize], lane));
         });
     }
 
@@ -927,20 +940,19 @@ impl FlitNetwork {
         &mut self,
         spec: &FlitNetworkSpec,
         router: &RouterWire,
-        output: u32,
-        asker: u32,
-        lane: u32,
+        r: u32,
+        (output, asker, lane): (u32, u32, u32),
     ) {
         let vc = (router.in_base << spec.vc_shift) + asker;
         let o = router.out_base + output;
         let at = &mut self.input_vcs[vc as usize];
         at.state = VcState::Active;
         at.target = (o << spec.vc_shift) | lane;
-        at.accept = ((output << spec.vc_shift) | lane) + 1;
+        at.accept = (((output << spec.vc_shift) | lane) + 1) as u16;
         let class = u32::from(at.class);
         let to = &mut self.output_vcs[((o << spec.vc_shift) | lane) as usize];
         to.owner = vc;
-        to.grant = asker + 1;
+        to.grant = (asker + 1) as u16;
         let map = pending_map(spec, router, output, class);
         let port = &mut self.outputs[o as usize];
         port.free &= !(1 << lane);
@@ -948,11 +960,11 @@ impl FlitNetwork {
         if clear_summed(&mut self.pending[map], asker) {
             port.classes &= !(1 << class);
         }
-        if !can_assign(spec, port) {
+        if port.pending == 0 || !can_assign(spec, port) {
             self.clear_output_map(router, output, 1);
         }
         if self.has_credit(spec, (o << spec.vc_shift) | lane) {
-            self.set_ready(spec, vc);
+            self.set_ready_at(spec, router, r, vc, output);
         }
     }
 
@@ -963,9 +975,9 @@ impl FlitNetwork {
         let i = router.in_base + m.input;
         let vc = (i << spec.vc_shift) | m.vc;
         let input = &mut self.inputs[i as usize];
-        input.accept = m.output + 1;
-        input.vc_offset = m.vc + 1;
-        self.outputs[o as usize].grant = m.input + 1;
+        input.accept = (m.output + 1) as u16;
+        input.vc_offset = (m.vc + 1) as u16;
+        self.outputs[o as usize].grant = (m.input + 1) as u16;
         self.stats.link_busy[o as usize] += 1;
 
         let at = &mut self.input_vcs[vc as usize];
@@ -1067,10 +1079,8 @@ impl FlitNetwork {
         };
         out.push(now.wrapping_sub(self.now));
         out.push(self.future.len() as u64);
-        for p in &self.future {
-            out.push(now.wrapping_sub(p.at));
-            out.push(pair(p.tag, p.flits));
-            out.push(u64::from(p.src) << 32 | u64::from(p.dst) << 8 | u64::from(p.class));
+        for (_, id) in &self.future {
+            packet(*id, out);
         }
         for node in &self.nodes {
             out.push(pair(node.left, node.last_vc));
@@ -1088,7 +1098,7 @@ impl FlitNetwork {
                 VcState::Idle => (0, 0),
                 _ => (vc.target, vc.class),
             };
-            out.push(pair(target, vc.accept));
+            out.push(pair(target, vc.accept.into()));
             out.push(pair(vc.state as u32, u32::from(class)));
             let mut id = vc.head;
             while id != NONE {
@@ -1101,15 +1111,15 @@ impl FlitNetwork {
         }
         for input in &self.inputs {
             out.push(input.ready);
-            out.push(pair(input.accept, input.vc_offset));
+            out.push(pair(input.accept.into(), input.vc_offset.into()));
         }
         for vc in &self.output_vcs {
-            out.push(pair(vc.owner, vc.credits));
+            out.push(pair(vc.owner, vc.credits.into()));
             out.push(u64::from(vc.grant));
         }
         for output in &self.outputs {
             out.push(output.free);
-            out.push(pair(output.grant, u32::from(output.busy)));
+            out.push(pair(output.grant.into(), u32::from(output.busy)));
         }
         // Within a cycle the order of events has no effect, so they are listed sorted.
         let mut events: Vec<[u64; 5]> = vec![];

@@ -722,7 +722,7 @@ impl TryFrom<NetworkParams> for FlitNetworkSpec {
     fn try_from(params: NetworkParams) -> Result<Self, SpecError> {
         let router = &params.router;
         check("router.vcs", router.vcs, 1, MAX_VCS)?;
-        check("router.vc_buffer_flits", router.vc_buffer_flits, 1, 1 << 16)?;
+        check("router.vc_buffer_flits", router.vc_buffer_flits, 1, (1 << 16) - 1)?;
         check("router.routing_delay", router.routing_delay, 0, MAX_DELAY)?;
         check("router.crossbar_delay", router.crossbar_delay, 1, MAX_DELAY)?;
         check("router.credit_delay", router.credit_delay, 0, MAX_DELAY)?;
