@@ -98,6 +98,9 @@ struct InputPort {
     accept: u16,
     /// Virtual channel preferred among those that want the same output.
     vc_offset: u16,
+    /// The router's row of the routing table, and its first output port: copies from the spec.
+    route_base: u32,
+    out_base: u32,
 }
 
 /// A virtual channel of an output port, that is of the buffer at the far end of its link.
@@ -123,6 +126,20 @@ struct OutputPort {
     classes: u8,
     /// The link still carries the flit before (links of several cycles per flit).
     busy: bool,
+    /// From here on copies of what the spec says, so that one line of memory has it all.
+    router: u32,
+    /// First input port of the router.
+    in_base: u32,
+    /// Where this port's bitmap of requesting inputs begins, and its words.
+    request_base: u32,
+    in_words: u32,
+    /// Where this port's bitmaps of asking input VCs begin, and the words of each.
+    pending_base: u32,
+    vc_words: u32,
+    /// The words of the router's output maps with this port's bit: switch, VC.
+    maps: [u32; 2],
+    /// Port number within the router.
+    local: u32,
 }
 
 /// A flit that crosses the switch this cycle: output, input and VC within the router.
@@ -163,8 +180,6 @@ pub struct FlitNetwork {
     outputs: Vec<OutputPort>,
     /// Per output port, a bitmap of the inputs with a flit for it.
     requests: Vec<u64>,
-    /// Per output and input port, the virtual channels behind that bit.
-    request_counts: Vec<u8>,
     /// Per output port and class, a summed bitmap of the input VCs that ask for a VC of it.
     pending: Vec<u64>,
     /// Per router, two bitmaps of outputs: switch allocation can grant; VC allocation can.
@@ -247,17 +262,46 @@ impl FlitNetwork {
                 };
                 spec.inputs.len() * stride
             ],
-            inputs: vec![InputPort { ready: 0, accept: 0, vc_offset: 0 }; spec.inputs.len()],
+            inputs: spec
+                .inputs
+                .iter()
+                .map(|wire| InputPort {
+                    ready: 0,
+                    accept: 0,
+                    vc_offset: 0,
+                    route_base: wire.router * spec.nodes.len() as u32,
+                    out_base: spec.routers[wire.router as usize].out_base,
+                })
+                .collect(),
             output_vcs: vec![
                 OutputVc { owner: NONE, credits: router.vc_buffer_flits as u16, grant: 0 };
                 spec.outputs.len() * stride
             ],
-            outputs: vec![
-                OutputPort { free: all_vcs, grant: 0, pending: 0, classes: 0, busy: false };
-                spec.outputs.len()
-            ],
+            outputs: spec
+                .outputs
+                .iter()
+                .map(|wire| {
+                    let router = &spec.routers[wire.router as usize];
+                    let map = router.output_map_base + wire.local / 64;
+                    OutputPort {
+                        free: all_vcs,
+                        grant: 0,
+                        pending: 0,
+                        classes: 0,
+                        busy: false,
+                        router: wire.router,
+                        in_base: router.in_base,
+                        request_base: router.request_base + wire.local * router.in_words,
+                        in_words: router.in_words,
+                        pending_base: router.pending_base
+                            + wire.local * classes as u32 * router.vc_words,
+                        vc_words: router.vc_words,
+                        maps: [map, map + router.out_words],
+                        local: wire.local,
+                    }
+                })
+                .collect(),
             requests: vec![0; sum(|r| r.request_base + r.outputs * r.in_words)],
-            request_counts: vec![0; sum(|r| r.count_base + r.outputs * r.inputs)],
             pending: vec![
                 0;
                 last.map_or(0, |r| {
@@ -473,13 +517,10 @@ impl FlitNetwork {
             }
             ROUTED => self.ask_for_vc(spec, index),
             _ => {
-                let output = &mut self.outputs[index as usize];
-                output.busy = false;
-                let wire = &spec.outputs[index as usize];
-                let router = &spec.routers[wire.router as usize];
-                let base = (router.request_base + wire.local * router.in_words) as usize;
-                if self.requests[base..base + router.in_words as usize].iter().any(|w| *w != 0) {
-                    self.set_output_map(router, wire.router, wire.local, 0);
+                self.outputs[index as usize].busy = false;
+                let port = self.outputs[index as usize];
+                if self.request_words(&port).iter().any(|w| *w != 0) {
+                    self.set_output_map(&port, 0);
                 }
             }
         }
@@ -579,8 +620,7 @@ impl FlitNetwork {
         match at.state {
             VcState::Idle => self.start_packet(spec, vc, self.now),
             VcState::Active if was_empty => {
-                let target = at.target;
-                if self.has_credit(spec, target) {
+                if self.output_vcs[at.target as usize].credits > 0 {
                     self.set_ready(spec, vc);
                 }
             }
@@ -588,20 +628,14 @@ impl FlitNetwork {
         }
     }
 
-    #[inline]
-    fn has_credit(&self, spec: &FlitNetworkSpec, output_vc: u32) -> bool {
-        self.output_vcs[output_vc as usize].credits > 0
-            || spec.outputs[(output_vc >> spec.vc_shift) as usize].creditless
-    }
-
     /// The flit at the head of a virtual channel is the first of a packet, from cycle `from` on.
     #[inline]
     fn start_packet(&mut self, spec: &FlitNetworkSpec, vc: u32, from: u64) {
         let at = &mut self.input_vcs[vc as usize];
         let flit = &self.flits[at.head as usize];
-        let router = spec.inputs[(vc >> spec.vc_shift) as usize].router;
-        let port = spec.route[router as usize * spec.nodes.len() + flit.dst as usize];
-        at.target = spec.routers[router as usize].out_base + u32::from(port);
+        let input = &self.inputs[(vc >> spec.vc_shift) as usize];
+        let output = spec.route[input.route_base as usize + flit.dst as usize];
+        at.target = input.out_base + u32::from(output);
         at.class = flit.class;
         let delay = spec.params().router.routing_delay;
         if delay == 0 {
@@ -617,80 +651,71 @@ impl FlitNetwork {
         let at = &mut self.input_vcs[vc as usize];
         at.state = VcState::Pending;
         let (output, class) = (at.target, u32::from(at.class));
-        let wire = &spec.outputs[output as usize];
-        let router = &spec.routers[wire.router as usize];
-        let map = pending_map(spec, router, wire.local, class);
-        set_summed(&mut self.pending[map], vc - (router.in_base << spec.vc_shift));
         let port = &mut self.outputs[output as usize];
         port.pending += 1;
         port.classes |= 1 << class;
+        let port = *port;
+        let asker = vc - (port.in_base << spec.vc_shift);
+        set_summed(&mut self.pending[pending_map(&port, class)], asker);
         if port.free & spec.class_masks[class as usize] != 0 {
-            self.set_output_map(router, wire.router, wire.local, 1);
+            self.set_output_map(&port, 1);
         }
     }
 
     /// Notes that allocation `which` (0: switch, 1: VC) has something to grant at an output.
     #[inline]
-    fn set_output_map(&mut self, router: &RouterWire, r: u32, output: u32, which: u32) {
-        let base = router.output_map_base + which * router.out_words;
-        self.output_maps[(base + output / 64) as usize] |= 1 << (output % 64);
-        self.active[r as usize / 64] |= 1 << (r % 64);
+    fn set_output_map(&mut self, port: &OutputPort, which: usize) {
+        self.output_maps[port.maps[which] as usize] |= 1 << (port.local % 64);
+        self.active[port.router as usize / 64] |= 1 << (port.router % 64);
     }
 
     #[inline]
-    fn clear_output_map(&mut self, router: &RouterWire, output: u32, which: u32) {
-        let base = router.output_map_base + which * router.out_words;
-        self.output_maps[(base + output / 64) as usize] &= !(1 << (output % 64));
+    fn clear_output_map(&mut self, port: &OutputPort, which: usize) {
+        self.output_maps[port.maps[which] as usize] &= !(1 << (port.local % 64));
     }
 
     /// The flit at the head of an active virtual channel may cross the switch.
     #[inline]
     fn set_ready(&mut self, spec: &FlitNetworkSpec, vc: u32) {
         let target = self.input_vcs[vc as usize].target >> spec.vc_shift;
-        let wire = &spec.outputs[target as usize];
-        let router = &spec.routers[wire.router as usize];
-        self.set_ready_at(spec, router, wire.router, vc, wire.local);
-    }
-
-    /// [`FlitNetwork::set_ready`] for a virtual channel of router `r` that holds one of `output`.
-    #[inline]
-    fn set_ready_at(
-        &mut self,
-        spec: &FlitNetworkSpec,
-        router: &RouterWire,
-        r: u32,
-        vc: u32,
-        output: u32,
-    ) {
+        let port = self.outputs[target as usize];
         let (input, lane) = (vc >> spec.vc_shift, vc & ((1 << spec.vc_shift) - 1));
-        let i = input - router.in_base;
+        let i = input - port.in_base;
         self.inputs[input as usize].ready |= 1 << lane;
-        let count =
-            &mut self.request_counts[(router.count_base + output * router.inputs + i) as usize];
-        *count += 1;
-        if *count == 1 {
-            let base = router.request_base + output * router.in_words;
-            self.requests[(base + i / 64) as usize] |= 1 << (i % 64);
-            if !self.outputs[(router.out_base + output) as usize].busy {
-                self.set_output_map(router, r, output, 0);
-            }
+        self.requests[(port.request_base + i / 64) as usize] |= 1 << (i % 64);
+        if !port.busy {
+            self.set_output_map(&port, 0);
         }
     }
 
+    /// The reverse, for a virtual channel that has just sent a flit.
     #[inline]
-    fn clear_ready(&mut self, router: &RouterWire, m: Match) {
-        self.inputs[(router.in_base + m.input) as usize].ready &= !(1 << m.vc);
-        let count = &mut self.request_counts
-            [(router.count_base + m.output * router.inputs + m.input) as usize];
-        *count -= 1;
-        if *count == 0 {
-            let base = (router.request_base + m.output * router.in_words) as usize;
-            let words = &mut self.requests[base..base + router.in_words as usize];
-            words[m.input as usize / 64] &= !(1 << (m.input % 64));
-            if words.iter().all(|w| *w == 0) {
-                self.clear_output_map(router, m.output, 0);
-            }
+    fn clear_ready(&mut self, spec: &FlitNetworkSpec, port: &OutputPort, input: u32, vc: u32) {
+        let at = &mut self.inputs[(port.in_base + input) as usize];
+        at.ready &= !(1 << vc);
+        if at.ready != 0 && self.wants(spec, port, input) != 0 {
+            return;
         }
+        let base = port.request_base as usize;
+        let words = &mut self.requests[base..base + port.in_words as usize];
+        words[input as usize / 64] &= !(1 << (input % 64));
+        if words.iter().all(|w| *w == 0) {
+            self.clear_output_map(port, 0);
+        }
+    }
+
+    /// The ready virtual channels of an input that send to an output.
+    #[inline]
+    fn wants(&self, spec: &FlitNetworkSpec, port: &OutputPort, input: u32) -> u64 {
+        let input = port.in_base + input;
+        let at = &self.inputs[input as usize];
+        let output = at.out_base + port.local;
+        let mut fitting = 0u64;
+        for_each_bit(at.ready, |vc| {
+            let target = self.input_vcs[((input << spec.vc_shift) | vc) as usize].target;
+            fitting |= u64::from(target >> spec.vc_shift == output) << vc;
+        });
+        fitting
     }
 
     /// One cycle of one router.
@@ -711,15 +736,15 @@ impl FlitNetwork {
             for_each_bit(asked, |bit| {
                 let output = word as u32 * 64 + bit;
                 match spec.params().router.vc_allocator {
-                    Allocator::Islip => self.allocate_vcs_islip(spec, router, r, output),
+                    Allocator::Islip => self.allocate_vcs_islip(spec, router, output),
                     Allocator::SeparableInputFirst => {
-                        self.allocate_vcs_separable(spec, router, r, output);
+                        self.allocate_vcs_separable(spec, router, output);
                     }
                 }
             });
         }
         for &m in &matches {
-            self.traverse(spec, router, r, m);
+            self.traverse(spec, router, m);
         }
         matches.clear();
         self.matches = matches;
@@ -729,9 +754,8 @@ impl FlitNetwork {
     }
 
     #[inline]
-    fn request_words(&self, router: &RouterWire, output: u32) -> &[u64] {
-        let base = (router.request_base + output * router.in_words) as usize;
-        &self.requests[base..base + router.in_words as usize]
+    fn request_words(&self, port: &OutputPort) -> &[u64] {
+        &self.requests[port.request_base as usize..][..port.in_words as usize]
     }
 
     /// Each output grants its next input, each input accepts its next grant.
@@ -746,11 +770,9 @@ impl FlitNetwork {
         for word in 0..router.out_words as usize {
             for_each_bit(self.output_maps[base + word], |bit| {
                 let output = word as u32 * 64 + bit;
-                let start = u32::from(self.outputs[(router.out_base + output) as usize].grant);
-                let Some(input) = circular_first_wide(self.request_words(router, output), start)
-                else {
-                    return;
-                };
+                let port = &self.outputs[(router.out_base + output) as usize];
+                let requests = self.request_words(port);
+                let Some(input) = circular_first_wide(requests, port.grant.into()) else { return };
                 self.granted[output as usize] = input;
                 let accept = u32::from(self.inputs[(router.in_base + input) as usize].accept);
                 let best = &mut self.accepted[input as usize];
@@ -786,13 +808,8 @@ impl FlitNetwork {
         if port.ready.is_power_of_two() {
             return Some(port.ready.trailing_zeros());
         }
-        let base = (router.in_base + input) << spec.vc_shift;
-        let mut fitting = 0u64;
-        for_each_bit(port.ready, |vc| {
-            let target = self.input_vcs[(base | vc) as usize].target >> spec.vc_shift;
-            fitting |= u64::from(target == router.out_base + output) << vc;
-        });
-        circular_first(fitting, port.vc_offset.into())
+        let output = &self.outputs[(router.out_base + output) as usize];
+        circular_first(self.wants(spec, output, input), port.vc_offset.into())
     }
 
     /// Each input asks for its next output, each output takes its next asker.
@@ -843,20 +860,19 @@ impl FlitNetwork {
         &mut self,
         spec: &FlitNetworkSpec,
         router: &RouterWire,
-        r: u32,
         output: u32,
     ) {
         let port = self.outputs[(router.out_base + output) as usize];
         if port.pending == 1 {
             let class = port.classes.trailing_zeros();
-            let map = pending_map(spec, router, output, class);
+            let map = pending_map(&port, class);
             let Some(asker) = circular_first_summed(&self.pending[map], 0) else { return };
             let vc = (router.in_base << spec.vc_shift) + asker;
             let accept = self.input_vcs[vc as usize].accept;
             let start = pointer_within(accept, output, spec.vc_shift);
             let free = port.free & spec.class_masks[class as usize];
             if let Some(lane) = circular_first(free, start) {
-                self.assign_vc(spec, router, r, (output, asker, lane));
+                self.assign_vc(spec, router, (output, asker, lane));
             }
             return;
         }
@@ -868,7 +884,7 @@ impl FlitNetwork {
             let mut best = NONE;
             for_each_bit(u64::from(port.classes), |class| {
                 if spec.class_masks[class as usize] >> lane & 1 == 1 {
-                    let map = pending_map(spec, router, output, class);
+                    let map = pending_map(&port, class);
                     if let Some(asker) = circular_first_summed(&self.pending[map], start)
                         && (best == NONE || distance(asker, start) < distance(best, start))
                     {
@@ -892,7 +908,7 @@ impl FlitNetwork {
             let accept = self.input_vcs[vc as usize].accept;
             let start = pointer_within(accept, output, spec.vc_shift);
             if let Some(lane) = circular_first(offers, start) {
-                self.assign_vc(spec, router, r, (output, asker, lane));
+                self.assign_vc(spec, router, (output, asker, lane));
             }
         }
     }
@@ -903,7 +919,6 @@ impl FlitNetwork {
         &mut self,
         spec: &FlitNetworkSpec,
         router: &RouterWire,
-        r: u32,
         output: u32,
     ) {
         let port = self.outputs[(router.out_base + output) as usize];
@@ -911,7 +926,7 @@ impl FlitNetwork {
         let mut lanes = 0u64;
         for_each_bit(u64::from(port.classes), |class| {
             let free = port.free & spec.class_masks[class as usize];
-            let map = pending_map(spec, router, output, class);
+            let map = pending_map(&port, class);
             for (word, &askers) in self.pending[map].iter().skip(1).enumerate() {
                 for_each_bit(askers, |bit| {
                     let asker = word as u32 * 64 + bit;
@@ -930,7 +945,7 @@ impl FlitNetwork {
             }
         });
         for_each_bit(lanes, |lane| {
-            self.assign_vc(spec, router, r, (output, granted[lane as usize], lane));
+            self.assign_vc(spec, router, (output, granted[lane as usize], lane));
         });
     }
 
@@ -940,7 +955,6 @@ impl FlitNetwork {
         &mut self,
         spec: &FlitNetworkSpec,
         router: &RouterWire,
-        r: u32,
         (output, asker, lane): (u32, u32, u32),
     ) {
         let vc = (router.in_base << spec.vc_shift) + asker;
@@ -953,24 +967,25 @@ impl FlitNetwork {
         let to = &mut self.output_vcs[((o << spec.vc_shift) | lane) as usize];
         to.owner = vc;
         to.grant = (asker + 1) as u16;
-        let map = pending_map(spec, router, output, class);
+        let has_credit = to.credits > 0;
         let port = &mut self.outputs[o as usize];
         port.free &= !(1 << lane);
         port.pending -= 1;
-        if clear_summed(&mut self.pending[map], asker) {
+        if clear_summed(&mut self.pending[pending_map(port, class)], asker) {
             port.classes &= !(1 << class);
         }
-        if port.pending == 0 || !can_assign(spec, port) {
-            self.clear_output_map(router, output, 1);
+        let port = *port;
+        if port.pending == 0 || !can_assign(spec, &port) {
+            self.clear_output_map(&port, 1);
         }
-        if self.has_credit(spec, (o << spec.vc_shift) | lane) {
-            self.set_ready_at(spec, router, r, vc, output);
+        if has_credit {
+            self.set_ready(spec, vc);
         }
     }
 
     /// A flit crosses the switch and leaves on the link of its output.
     #[inline]
-    fn traverse(&mut self, spec: &FlitNetworkSpec, router: &RouterWire, r: u32, m: Match) {
+    fn traverse(&mut self, spec: &FlitNetworkSpec, router: &RouterWire, m: Match) {
         let o = router.out_base + m.output;
         let i = router.in_base + m.input;
         let vc = (i << spec.vc_shift) | m.vc;
@@ -1027,23 +1042,26 @@ impl FlitNetwork {
         }
         if wire.cycles_per_flit > 1 {
             self.outputs[o as usize].busy = true;
-            self.clear_output_map(router, m.output, 0);
+            let port = self.outputs[o as usize];
+            self.clear_output_map(&port, 0);
             self.signals.add(self.now + u64::from(wire.cycles_per_flit), LINK_FREE | o);
         }
         if flit.tail {
-            self.clear_ready(router, m);
             self.output_vcs[target as usize].owner = NONE;
             let port = &mut self.outputs[o as usize];
             port.free |= 1 << (target & ((1 << spec.vc_shift) - 1));
-            if port.pending > 0 && can_assign(spec, port) {
-                self.set_output_map(router, r, m.output, 1);
+            let port = *port;
+            self.clear_ready(spec, &port, m.input, m.vc);
+            if port.pending > 0 && can_assign(spec, &port) {
+                self.set_output_map(&port, 1);
             }
             self.input_vcs[vc as usize].state = VcState::Idle;
             if !is_empty {
                 self.start_packet(spec, vc, self.now + 1);
             }
         } else if is_empty || out_of_credit {
-            self.clear_ready(router, m);
+            let port = self.outputs[o as usize];
+            self.clear_ready(spec, &port, m.input, m.vc);
         }
     }
 
@@ -1141,16 +1159,11 @@ impl FlitNetwork {
     }
 }
 
+/// Where an output port's bitmap of asking input VCs of a class lies.
 #[inline]
-fn pending_map(
-    spec: &FlitNetworkSpec,
-    router: &RouterWire,
-    output: u32,
-    class: u32,
-) -> std::ops::Range<usize> {
-    let words = router.vc_words as usize;
-    let index = output as usize * spec.class_masks.len() + class as usize;
-    let base = router.pending_base as usize + index * words;
+fn pending_map(port: &OutputPort, class: u32) -> std::ops::Range<usize> {
+    let words = port.vc_words as usize;
+    let base = port.pending_base as usize + class as usize * words;
     base..base + words
 }
 

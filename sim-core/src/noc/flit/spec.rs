@@ -295,7 +295,6 @@ pub(super) struct RouterWire {
     /// Words of a bitmap over the input VCs, the summary word included.
     pub(super) vc_words: u32,
     pub(super) request_base: u32,
-    pub(super) count_base: u32,
     pub(super) output_map_base: u32,
     pub(super) pending_base: u32,
 }
@@ -787,7 +786,7 @@ impl FlitNetworkSpec {
         let router = self.params.router.clone();
         let classes = self.class_masks.len() as u32;
         let (mut in_base, mut out_base) = (0u32, 0u32);
-        let (mut request_base, mut count_base) = (0u32, 0u32);
+        let mut request_base = 0u32;
         let (mut output_map_base, mut pending_base) = (0u32, 0u32);
         for (r, planned) in plan.routers.iter().enumerate() {
             let (inputs, outputs) = (planned.inputs, planned.outputs.len() as u32);
@@ -810,14 +809,12 @@ impl FlitNetworkSpec {
                 out_words: outputs.div_ceil(64).max(1),
                 vc_words: (inputs << self.vc_shift).div_ceil(64).max(1) + 1,
                 request_base,
-                count_base,
                 output_map_base,
                 pending_base,
             };
             in_base += inputs;
             out_base += outputs;
             request_base += outputs * wire.in_words;
-            count_base += outputs * inputs;
             output_map_base += 2 * wire.out_words;
             pending_base += outputs * classes * wire.vc_words;
             self.routers.push(wire);
