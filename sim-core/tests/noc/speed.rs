@@ -8,8 +8,10 @@ use tilesim_core::noc::{FlitNetwork, FlitNetworkSpec, NetworkParams, Topology};
 #[ignore = "prints figures, asserts nothing about time"]
 fn speed() {
     let xbar = |ports| Topology::Crossbar { ports };
-    let cycles: u64 =
-        std::env::var("NOC_CYCLES").ok().and_then(|c| c.parse().ok()).unwrap_or(40_000);
+    let cycles: u64 = std::env::var("NOC_CYCLES")
+        .ok()
+        .and_then(|c| c.parse().ok())
+        .unwrap_or(40_000);
     for (name, topology, vcs, buffer, routing) in [
         ("PyTorchSim crossbar, 32 ports", xbar(32), 16, 256, 1),
         ("crossbar, 64 ports", xbar(64), 4, 8, 0),
@@ -55,7 +57,9 @@ fn speed() {
                 assert_eq!(out.len(), pushes.len());
                 hops = network.stats().hops;
             }
-            println!("{name}, {rate} per node and cycle: {best:.1} ns a packet-hop ({hops} of them)");
+            println!(
+                "{name}, {rate} per node and cycle: {best:.1} ns a packet-hop ({hops} of them)"
+            );
         }
     }
 }

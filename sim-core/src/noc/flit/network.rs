@@ -210,7 +210,11 @@ fn for_each_bit(mut word: u64, mut f: impl FnMut(u32)) {
 /// How far `index` lies from `start`, going up and round.
 #[inline]
 fn distance(index: u32, start: u32) -> u32 {
-    if index >= start { index - start } else { index + (1 << 16) - start }
+    if index >= start {
+        index - start
+    } else {
+        index + (1 << 16) - start
+    }
 }
 
 /// A pointer over all of a router's output VCs, seen from one output port.
@@ -228,7 +232,12 @@ impl FlitNetwork {
         let last = spec.routers.last();
         let sum = |f: fn(&RouterWire) -> u32| last.map_or(0, f) as usize;
         let classes = spec.class_masks.len();
-        let widest = spec.routers.iter().map(|r| r.inputs.max(r.outputs)).max().unwrap_or(0);
+        let widest = spec
+            .routers
+            .iter()
+            .map(|r| r.inputs.max(r.outputs))
+            .max()
+            .unwrap_or(0);
         FlitNetwork {
             now: 0,
             packets: vec![],
@@ -274,7 +283,11 @@ impl FlitNetwork {
                 })
                 .collect(),
             output_vcs: vec![
-                OutputVc { owner: NONE, credits: router.vc_buffer_flits as u16, grant: 0 };
+                OutputVc {
+                    owner: NONE,
+                    credits: router.vc_buffer_flits as u16,
+                    grant: 0
+                };
                 spec.outputs.len() * stride
             ],
             outputs: spec
@@ -313,7 +326,10 @@ impl FlitNetwork {
             arrivals: Wheel::new(spec.span),
             signals: Wheel::new(spec.span),
             ejections: Wheel::new(spec.span),
-            stats: NocStats { link_busy: vec![0; spec.outputs.len()], ..NocStats::default() },
+            stats: NocStats {
+                link_busy: vec![0; spec.outputs.len()],
+                ..NocStats::default()
+            },
             min_eject_cycles: spec.min_eject_cycles,
             min_latency: spec.min_latency(),
             granted: vec![0; widest as usize],
@@ -353,7 +369,10 @@ impl FlitNetwork {
     fn push_class(&mut self, at: u64, src: u32, dst: u32, flits: u32, tag: u32, class: u8) {
         debug_assert!((src.max(dst) as usize) < self.nodes.len(), "no such node");
         debug_assert!(at >= self.now, "a push at {at}, before cycle {}", self.now);
-        debug_assert!(self.future.back().is_none_or(|p| p.0 <= at), "pushes out of order");
+        debug_assert!(
+            self.future.back().is_none_or(|p| p.0 <= at),
+            "pushes out of order"
+        );
         self.stats.packets_pushed += 1;
         self.in_flight += 1;
         let packet = Packet {
@@ -429,7 +448,10 @@ impl FlitNetwork {
             if !self.has_work_now() {
                 let next = [self.arrivals.next(self.now), self.signals.next(self.now)]
                     .into_iter()
-                    .chain([self.ejections.next(self.now), self.future.front().map(|p| p.0)])
+                    .chain([
+                        self.ejections.next(self.now),
+                        self.future.front().map(|p| p.0),
+                    ])
                     .flatten()
                     .min()
                     .unwrap_or(u64::MAX);
@@ -475,10 +497,14 @@ impl FlitNetwork {
             self.enqueue(packet);
         }
         for word in 0..self.sending.len() {
-            for_each_bit(self.sending[word], |bit| self.inject(spec, word as u32 * 64 + bit));
+            for_each_bit(self.sending[word], |bit| {
+                self.inject(spec, word as u32 * 64 + bit)
+            });
         }
         for word in 0..self.active.len() {
-            for_each_bit(self.active[word], |bit| self.route_flits(spec, word as u32 * 64 + bit));
+            for_each_bit(self.active[word], |bit| {
+                self.route_flits(spec, word as u32 * 64 + bit)
+            });
         }
         if !self.ejections.is_quiet(now) {
             let mut ejections = self.ejections.take(now);
@@ -603,7 +629,8 @@ impl FlitNetwork {
             self.flits[id as usize] = flit;
             id
         };
-        self.arrivals.add(self.now + 1 + u64::from(wire.latency), (vc, id));
+        self.arrivals
+            .add(self.now + 1 + u64::from(wire.latency), (vc, id));
     }
 
     /// A flit enters the buffer of an input virtual channel.
@@ -619,10 +646,8 @@ impl FlitNetwork {
         at.tail = flit;
         match at.state {
             VcState::Idle => self.start_packet(spec, vc, self.now),
-            VcState::Active if was_empty => {
-                if self.output_vcs[at.target as usize].credits > 0 {
-                    self.set_ready(spec, vc);
-                }
+            VcState::Active if was_empty && self.output_vcs[at.target as usize].credits > 0 => {
+                self.set_ready(spec, vc);
             }
             _ => {}
         }
@@ -748,7 +773,10 @@ impl FlitNetwork {
         }
         matches.clear();
         self.matches = matches;
-        if self.output_maps[base..base + 2 * words].iter().all(|w| *w == 0) {
+        if self.output_maps[base..base + 2 * words]
+            .iter()
+            .all(|w| *w == 0)
+        {
             self.active[r as usize / 64] &= !(1 << (r % 64));
         }
     }
@@ -772,7 +800,9 @@ impl FlitNetwork {
                 let output = word as u32 * 64 + bit;
                 let port = &self.outputs[(router.out_base + output) as usize];
                 let requests = self.request_words(port);
-                let Some(input) = circular_first_wide(requests, port.grant.into()) else { return };
+                let Some(input) = circular_first_wide(requests, port.grant.into()) else {
+                    return;
+                };
                 self.granted[output as usize] = input;
                 let accept = u32::from(self.inputs[(router.in_base + input) as usize].accept);
                 let best = &mut self.accepted[input as usize];
@@ -829,8 +859,7 @@ impl FlitNetwork {
                 let target = self.input_vcs[(base | vc) as usize].target >> spec.vc_shift;
                 let output = target - router.out_base;
                 if !self.outputs[target as usize].busy
-                    && (best == NONE
-                        || distance(output, accept) < distance(best, accept))
+                    && (best == NONE || distance(output, accept) < distance(best, accept))
                 {
                     best = output;
                 }
@@ -856,17 +885,14 @@ impl FlitNetwork {
     /// Gives free virtual channels of an output to packets that ask for one: each channel grants
     /// its next asker, each asker accepts its next grant.
     #[inline]
-    fn allocate_vcs_islip(
-        &mut self,
-        spec: &FlitNetworkSpec,
-        router: &RouterWire,
-        output: u32,
-    ) {
+    fn allocate_vcs_islip(&mut self, spec: &FlitNetworkSpec, router: &RouterWire, output: u32) {
         let port = self.outputs[(router.out_base + output) as usize];
         if port.pending == 1 {
             let class = port.classes.trailing_zeros();
             let map = pending_map(&port, class);
-            let Some(asker) = circular_first_summed(&self.pending[map], 0) else { return };
+            let Some(asker) = circular_first_summed(&self.pending[map], 0) else {
+                return;
+            };
             let vc = (router.in_base << spec.vc_shift) + asker;
             let accept = self.input_vcs[vc as usize].accept;
             let start = pointer_within(accept, output, spec.vc_shift);
@@ -915,12 +941,7 @@ impl FlitNetwork {
 
     /// Gives free virtual channels of an output to packets that ask for one: each asker chooses
     /// its next channel, each channel takes its next asker.
-    fn allocate_vcs_separable(
-        &mut self,
-        spec: &FlitNetworkSpec,
-        router: &RouterWire,
-        output: u32,
-    ) {
+    fn allocate_vcs_separable(&mut self, spec: &FlitNetworkSpec, router: &RouterWire, output: u32) {
         let port = self.outputs[(router.out_base + output) as usize];
         let mut granted = [NONE; 64];
         let mut lanes = 0u64;
@@ -933,7 +954,9 @@ impl FlitNetwork {
                     let vc = (router.in_base << spec.vc_shift) + asker;
                     let accept = self.input_vcs[vc as usize].accept;
                     let start = pointer_within(accept, output, spec.vc_shift);
-                    let Some(lane) = circular_first(free, start) else { return };
+                    let Some(lane) = circular_first(free, start) else {
+                        return;
+                    };
                     let at = ((router.out_base + output) << spec.vc_shift) | lane;
                     let start = u32::from(self.output_vcs[at as usize].grant);
                     let best = &mut granted[lane as usize];
@@ -1015,7 +1038,8 @@ impl FlitNetwork {
             Sink::Input(next) => {
                 self.flits[id as usize].next = NONE;
                 let lane = target & ((1 << spec.vc_shift) - 1);
-                self.arrivals.add(there, ((next << spec.vc_shift) | lane, id));
+                self.arrivals
+                    .add(there, ((next << spec.vc_shift) | lane, id));
             }
             Sink::Node(_) | Sink::Open => {
                 if flit.tail {
@@ -1033,10 +1057,12 @@ impl FlitNetwork {
         let back = self.now + u64::from(from.credit_cycles);
         match from.source {
             Source::Node(node) => {
-                self.signals.add(back, SOURCE_CREDIT | (node << spec.vc_shift) | m.vc);
+                self.signals
+                    .add(back, SOURCE_CREDIT | (node << spec.vc_shift) | m.vc);
             }
             Source::Output(out) => {
-                self.signals.add(back, CREDIT | (out << spec.vc_shift) | m.vc);
+                self.signals
+                    .add(back, CREDIT | (out << spec.vc_shift) | m.vc);
             }
             Source::Open => {}
         }
@@ -1044,7 +1070,8 @@ impl FlitNetwork {
             self.outputs[o as usize].busy = true;
             let port = self.outputs[o as usize];
             self.clear_output_map(&port, 0);
-            self.signals.add(self.now + u64::from(wire.cycles_per_flit), LINK_FREE | o);
+            self.signals
+                .add(self.now + u64::from(wire.cycles_per_flit), LINK_FREE | o);
         }
         if flit.tail {
             self.output_vcs[target as usize].owner = NONE;
@@ -1081,7 +1108,11 @@ impl FlitNetwork {
         stats.latency_cycles += latency;
         stats.stall_cycles += latency.saturating_sub(zero_load);
         stats.latency.record(latency);
-        Delivery { cycle: self.now, dst: u32::from(packet.dst), tag: packet.tag }
+        Delivery {
+            cycle: self.now,
+            dst: u32::from(packet.dst),
+            tag: packet.tag,
+        }
     }
 
     /// Appends everything the future depends on, with times relative to `now` (the first cycle not
@@ -1152,7 +1183,13 @@ impl FlitNetwork {
         }
         for (ahead, id) in self.ejections.iter(self.now) {
             let p = &self.packets[*id as usize];
-            events.push([ahead, 2, u64::from(p.dst), now.wrapping_sub(p.at), pair(p.tag, p.flits)]);
+            events.push([
+                ahead,
+                2,
+                u64::from(p.dst),
+                now.wrapping_sub(p.at),
+                pair(p.tag, p.flits),
+            ]);
         }
         events.sort_unstable();
         out.extend(events.iter().flatten());
