@@ -11,6 +11,8 @@ use super::wheel::Wheel;
 
 /// No flit, no packet, no owner.
 const NONE: u32 = u32::MAX;
+/// Up to so many packets that ask for a VC of one port are compared one by one.
+const FEW_ASKERS: usize = 8;
 /// No virtual channel chosen yet.
 const NO_VC: u32 = u32::MAX;
 
@@ -210,11 +212,7 @@ fn for_each_bit(mut word: u64, mut f: impl FnMut(u32)) {
 /// How far `index` lies from `start`, going up and round.
 #[inline]
 fn distance(index: u32, start: u32) -> u32 {
-    if index >= start {
-        index - start
-    } else {
-        index + (1 << 16) - start
-    }
+    index.wrapping_sub(start) & 0xffff
 }
 
 /// A pointer over all of a router's output VCs, seen from one output port.
@@ -904,25 +902,53 @@ impl FlitNetwork {
         }
         let mut granted = [0u32; 64];
         let mut lanes = 0u64;
-        for_each_bit(port.free, |lane| {
-            let at = ((router.out_base + output) << spec.vc_shift) | lane;
-            let start = u32::from(self.output_vcs[at as usize].grant);
-            let mut best = NONE;
+        let offset = (router.out_base + output) << spec.vc_shift;
+        if usize::from(port.pending) <= FEW_ASKERS {
+            // Few ask: compare them one by one.
+            let mut askers = [(0u32, 0u64); FEW_ASKERS];
+            let mut count = 0;
             for_each_bit(u64::from(port.classes), |class| {
-                if spec.class_masks[class as usize] >> lane & 1 == 1 {
-                    let map = pending_map(&port, class);
-                    if let Some(asker) = circular_first_summed(&self.pending[map], start)
-                        && (best == NONE || distance(asker, start) < distance(best, start))
-                    {
-                        best = asker;
+                let mask = spec.class_masks[class as usize];
+                let map = &self.pending[pending_map(&port, class)];
+                for_each_bit(map[0], |word| {
+                    for_each_bit(map[1 + word as usize], |bit| {
+                        askers[count] = (word * 64 + bit, mask);
+                        count += 1;
+                    });
+                });
+            });
+            for_each_bit(port.free, |lane| {
+                let start = u32::from(self.output_vcs[(offset | lane) as usize].grant);
+                let mut best = u32::MAX;
+                for &(asker, mask) in &askers[..count] {
+                    let reach = distance(asker, start);
+                    if mask >> lane & 1 == 1 && reach < best {
+                        best = reach;
+                        granted[lane as usize] = asker;
                     }
                 }
+                lanes |= u64::from(best != u32::MAX) << lane;
             });
-            if best != NONE {
-                granted[lane as usize] = best;
-                lanes |= 1 << lane;
-            }
-        });
+        } else {
+            for_each_bit(port.free, |lane| {
+                let start = u32::from(self.output_vcs[(offset | lane) as usize].grant);
+                let mut best = NONE;
+                for_each_bit(u64::from(port.classes), |class| {
+                    if spec.class_masks[class as usize] >> lane & 1 == 1 {
+                        let map = pending_map(&port, class);
+                        if let Some(asker) = circular_first_summed(&self.pending[map], start)
+                            && (best == NONE || distance(asker, start) < distance(best, start))
+                        {
+                            best = asker;
+                        }
+                    }
+                });
+                if best != NONE {
+                    granted[lane as usize] = best;
+                    lanes |= 1 << lane;
+                }
+            });
+        }
         while lanes != 0 {
             let asker = granted[lanes.trailing_zeros() as usize];
             let mut offers = 0u64;
