@@ -61,8 +61,14 @@ fn gate(node: &Node) -> Gate {
     match node.kind {
         NodeKind::Load { .. } if node.alloc_bytes > 0 => Gate::LoadRoom,
         NodeKind::Compute { .. } if node.alloc_bytes > 0 => Gate::ComputeRoom,
-        NodeKind::Compute { unit: Unit::Preload, cost } if cost.cycles == 0 => Gate::SlotOnly,
-        NodeKind::Compute { unit: Unit::Preload, .. } => Gate::Slot,
+        NodeKind::Compute {
+            unit: Unit::Preload,
+            cost,
+        } if cost.cycles == 0 => Gate::SlotOnly,
+        NodeKind::Compute {
+            unit: Unit::Preload,
+            ..
+        } => Gate::Slot,
         NodeKind::Compute { cost, .. } if cost.cycles > 0 => Gate::Unit,
         _ => Gate::Free,
     }
@@ -184,9 +190,9 @@ pub struct Core {
     made_room: bool,
     /// Bytes per allocation slot, and who knows it: work-items and entries of `carried`.
     allocs: Vec<u64>,
-    holders: Vec<u8>,
+    holders: Vec<u32>,
     free_allocs: Vec<u32>,
-    /// Versions shared over a boundary in dispatch order: (index of the later item, buffer, slot).
+    /// Versions that several work-items use: (index of the item that opened it, buffer, slot).
     carried: Vec<(u64, u32, u32)>,
     loads: VecDeque<(u32, u32)>,
     stores: VecDeque<(u32, u32)>,
@@ -209,7 +215,10 @@ pub struct Core {
 enum Waiting {
     Known(Cause),
     /// A transfer's data: the cause is known when it arrives.
-    Memory { resident: u32, op: u32 },
+    Memory {
+        resident: u32,
+        op: u32,
+    },
 }
 
 /// What a core step changed for others.
@@ -252,7 +261,10 @@ impl Core {
             computing: [0; 3],
             waiting: Waiting::Known(Cause::NoWorkItem),
             pending_memory: 0,
-            stats: CoreStats { units: vec![UnitStats::default(); units], ..CoreStats::default() },
+            stats: CoreStats {
+                units: vec![UnitStats::default(); units],
+                ..CoreStats::default()
+            },
             last_active: 0,
         }
     }
@@ -323,10 +335,11 @@ impl Core {
         r.slots.resize(graph.versions as usize, NONE);
         let index = work.index;
         r.work = work;
-        for (key, list) in [(index, &graph.carry_in), (index + 1, &graph.carry_out)] {
-            for &(buffer, version) in list {
-                self.carry(at, key, buffer, version);
-            }
+        for &(buffer, version, ago) in &graph.carry_in {
+            self.carry(at, index.saturating_sub(ago), buffer, version);
+        }
+        for &(buffer, version) in &graph.carry_out {
+            self.carry(at, index, buffer, version);
         }
         for op in 0..n as u32 {
             let node = &graph.nodes[op as usize];
@@ -342,23 +355,22 @@ impl Core {
         self.next = step;
     }
 
-    /// Tie a version to the slot its other half uses on this core, if it is here.
-    fn carry(&mut self, resident: u32, boundary: u64, buffer: u32, version: u32) {
-        let known = self.residents[resident as usize].slots[version as usize];
-        let found = self.carried.iter().position(|c| (c.0, c.1) == (boundary, buffer));
-        let slot = match (found, known) {
-            // The entry's hold passes to the work-item.
-            (Some(at), NONE) => self.carried.swap_remove(at).2,
-            (Some(_), slot) => slot,
-            (None, known) => {
-                let slot = if known == NONE { self.new_slot() } else { known };
-                // The other half may be on another core and never come: keep a bounded memory.
+    /// Tie a version that `opener` opened to the slot it has on this core.
+    fn carry(&mut self, resident: u32, opener: u64, buffer: u32, version: u32) {
+        let slot = match self.carried.iter().find(|c| (c.0, c.1) == (opener, buffer)) {
+            Some(&(_, _, slot)) => {
+                self.holders[slot as usize] += 1;
+                slot
+            }
+            None => {
+                // Its reader may be on another core and never come: keep a bounded memory.
                 if self.carried.len() >= 1024 {
                     let (_, _, forgotten) = self.carried.remove(0);
                     self.let_go(forgotten);
                 }
-                self.holders[slot as usize] += 1;
-                self.carried.push((boundary, buffer, slot));
+                let slot = self.new_slot();
+                self.holders[slot as usize] = 2;
+                self.carried.push((opener, buffer, slot));
                 slot
             }
         };
@@ -421,7 +433,9 @@ impl Core {
     }
 
     fn finished_resident(&self) -> Option<usize> {
-        self.order.iter().position(|&r| self.residents[r as usize].unfinished == 0)
+        self.order
+            .iter()
+            .position(|&r| self.residents[r as usize].unfinished == 0)
     }
 
     fn retire_resident(&mut self, at: usize) {
@@ -489,7 +503,8 @@ impl Core {
                 let left = &mut r.batch_left[batch as usize];
                 *left -= 1;
                 if *left == 0 && r.batch_wait[batch as usize] != NONE {
-                    self.woken.push((resident, r.batch_wait[batch as usize], cause));
+                    self.woken
+                        .push((resident, r.batch_wait[batch as usize], cause));
                 }
             }
             _ => {}
@@ -507,8 +522,8 @@ impl Core {
                 return Ok(());
             }
             self.current = None;
-            let node = self.residents[current.resident as usize].work.graph.nodes
-                [current.op as usize];
+            let node =
+                self.residents[current.resident as usize].work.graph.nodes[current.op as usize];
             match node.kind {
                 NodeKind::Load { batch: NONE, .. } => {}
                 _ => self.complete(current.resident, current.op, None),
@@ -535,7 +550,13 @@ impl Core {
         r.state[op as usize] = OpState::InMemory;
         let item = &r.work.item;
         let lines = memory
-            .start(self.id, step, item, &item.transfers[transfer as usize], token)
+            .start(
+                self.id,
+                step,
+                item,
+                &item.transfers[transfer as usize],
+                token,
+            )
             .map_err(|_| ItemError {
                 op,
                 site: item.ops[op as usize].site,
@@ -664,7 +685,9 @@ impl Core {
         }
         for (position, &op) in r.ready[Gate::ComputeRoom as usize].iter().enumerate() {
             let node = &r.work.graph.nodes[op as usize];
-            let NodeKind::Compute { unit, cost } = node.kind else { continue };
+            let NodeKind::Compute { unit, cost } = node.kind else {
+                continue;
+            };
             let open = node.alloc_bytes <= room
                 && r.joined[op as usize] >= passed
                 && (unit_free || cost.cycles == 0)
@@ -716,7 +739,16 @@ impl Core {
             }
             NodeKind::Compute { unit, cost } => {
                 self.stats.computes += 1;
-                self.issue_compute(resident, op, &graph, unit, cost.cycles, cost.overlap, counter, spec)
+                self.issue_compute(
+                    resident,
+                    op,
+                    &graph,
+                    unit,
+                    cost.cycles,
+                    cost.overlap,
+                    counter,
+                    spec,
+                )
             }
         };
         // A zero-cost tile has completed by now; what it frees is freed all the same.
@@ -727,7 +759,13 @@ impl Core {
                     self.made_room = true;
                     self.spad_used -= self.allocs[slot as usize];
                     self.allocs[slot as usize] = 0;
-                    if !graph.shared[version as usize] {
+                    if graph.shared[version as usize] {
+                        // Its last reader is here: nobody else will look for it.
+                        if let Some(at) = self.carried.iter().position(|c| c.2 == slot) {
+                            self.carried.swap_remove(at);
+                            self.let_go(slot);
+                        }
+                    } else {
                         self.let_go(slot);
                         self.residents[resident as usize].slots[version as usize] = NONE;
                     }
@@ -762,7 +800,10 @@ impl Core {
                 }
                 self.array_pointer = (array + 1) % arrays;
                 self.slots_used[array as usize] += 1;
-                let token = Token { array, users: node.users.max(1) };
+                let token = Token {
+                    array,
+                    users: node.users.max(1),
+                };
                 let token = match self.free_tokens.pop() {
                     Some(at) => {
                         self.tokens[at as usize] = token;
@@ -775,8 +816,9 @@ impl Core {
                 };
                 self.residents[resident as usize].weight[op as usize] = token;
                 for &user in &graph.edges[node.on_issue.range()] {
-                    if let NodeKind::Compute { unit: Unit::Matmul, .. } =
-                        graph.nodes[user as usize].kind
+                    if let NodeKind::Compute {
+                        unit: Unit::Matmul, ..
+                    } = graph.nodes[user as usize].kind
                     {
                         self.residents[resident as usize].weight[user as usize] = array;
                     }
@@ -820,11 +862,13 @@ impl Core {
             }
             Unit::Preload if node.users == 0 => {
                 let token = self.residents[resident as usize].weight[op as usize];
-                self.hold_until((counter + cycles).max(counter + 1), token);
+                self.hold_until(hold_end, token);
             }
             _ => {}
         }
-        let busy_before = self.units[lane as usize].back().map_or(0, |last| last.finish);
+        let busy_before = self.units[lane as usize]
+            .back()
+            .map_or(0, |last| last.finish);
         let stats = &mut self.stats.units[lane as usize];
         stats.ops += 1;
         stats.active += finish - busy_before.max(counter).min(finish);
@@ -839,13 +883,18 @@ impl Core {
             Unit::CrossLane => 2,
         };
         self.computing[kind] = self.computing[kind].max(finish);
-        self.units[lane as usize].push_back(InFlight { finish, resident, op });
+        self.units[lane as usize].push_back(InFlight {
+            finish,
+            resident,
+            op,
+        });
         true
     }
 
     fn hold_until(&mut self, counter: u64, token: u32) {
         self.hold_number += 1;
-        self.holds.push(std::cmp::Reverse((counter, self.hold_number, token)));
+        self.holds
+            .push(std::cmp::Reverse((counter, self.hold_number, token)));
     }
 
     /// An op has completed: its readers may go.
@@ -919,7 +968,10 @@ impl Core {
     fn account(&mut self, step: u64) {
         let mut from = self.accounted;
         self.accounted = step.max(from);
-        for (kind, cause) in [Cause::Systolic, Cause::Vector, Cause::CrossLane].iter().enumerate() {
+        for (kind, cause) in [Cause::Systolic, Cause::Vector, Cause::CrossLane]
+            .iter()
+            .enumerate()
+        {
             // A tile with finish f uses its unit until step f - 1.
             let until = self.computing[kind].saturating_sub(1).min(step);
             if until > from {
@@ -970,16 +1022,22 @@ impl Core {
             (NodeKind::Wait { .. }, OpState::Issued) => {
                 return Waiting::Memory { resident: id, op };
             }
-            (NodeKind::Load { .. } | NodeKind::Store { .. }, OpState::Issued | OpState::InMemory) => {
-                Cause::Dma
-            }
+            (
+                NodeKind::Load { .. } | NodeKind::Store { .. },
+                OpState::Issued | OpState::InMemory,
+            ) => Cause::Dma,
             (_, OpState::Ready) => {
                 let room = match spec.scratchpad_bytes {
                     0 => u64::MAX,
                     all => all.saturating_sub(self.spad_used),
                 };
-                let preload =
-                    matches!(node.kind, NodeKind::Compute { unit: Unit::Preload, .. });
+                let preload = matches!(
+                    node.kind,
+                    NodeKind::Compute {
+                        unit: Unit::Preload,
+                        ..
+                    }
+                );
                 if node.alloc_bytes > room {
                     Cause::Scratchpad
                 } else if preload && self.slots_used.iter().all(|&u| u >= spec.weight_slots) {
@@ -1018,9 +1076,7 @@ impl Core {
                 };
                 let room = spec.scratchpad_bytes.saturating_sub(self.spad_used);
                 let waits_for = match state {
-                    OpState::Ready
-                        if spec.scratchpad_bytes > 0 && node.alloc_bytes > room =>
-                    {
+                    OpState::Ready if spec.scratchpad_bytes > 0 && node.alloc_bytes > room => {
                         format!(
                             "{} bytes of scratchpad ({room} of {} are free)",
                             node.alloc_bytes, spec.scratchpad_bytes
