@@ -1,0 +1,3 @@
+//! Importers: what other tools wrote, read as data and turned into traces.
+
+pub mod pytorchsim;
