@@ -196,8 +196,8 @@ fn check(source: &Path, dir: &Path) -> Imported {
     imported
 }
 
-fn check_all(dir: &Path) {
-    let temp = std::env::temp_dir().join(format!("tilesim-import-{}-{}", std::process::id(), dir.file_name().unwrap().to_string_lossy()));
+fn check_all(dir: &Path, name: &str) {
+    let temp = std::env::temp_dir().join(format!("tilesim-import-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&temp).unwrap();
     let list = sources(dir);
     assert!(!list.is_empty());
@@ -218,12 +218,12 @@ fn check_all(dir: &Path) {
 
 #[test]
 fn golden_producers_expand_to_what_they_emit() {
-    check_all(&root().join("tests/golden/producers"));
+    check_all(&root().join("tests/golden/producers"), "golden");
 }
 
 #[test]
 fn producers_in_other_styles_expand_to_what_they_emit() {
-    check_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorchsim/producers"));
+    check_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorchsim/producers"), "styles");
 }
 
 /// Each golden producer against the JSON form of the same program.

@@ -137,9 +137,16 @@ struct Exec<'u> {
     form: Option<Form>,
     core_alloc: bool,
     tag_extra: bool,
+    /// Iterations followed one by one that emitted something.
     unrolled: u64,
+    /// All iterations followed one by one.
+    iterations: u64,
+    /// Above 0 while a loop body is followed only to see what it changes: what it emits is dropped.
+    analysis: u32,
     notes: Vec<String>,
     abrupt: HashMap<*const Stmt, (bool, bool)>,
+    /// What the function being followed returns.
+    returns: Option<Ty>,
 }
 
 struct Saved {
@@ -152,6 +159,9 @@ struct Saved {
     nesting: u32,
     calls: u32,
     notes: usize,
+    returns: Option<Ty>,
+    unrolled: u64,
+    analysis: u32,
 }
 
 impl<'u> Exec<'u> {
@@ -179,8 +189,11 @@ impl<'u> Exec<'u> {
             core_alloc: false,
             tag_extra: false,
             unrolled: 0,
+            iterations: 0,
+            analysis: 0,
             notes: Vec::new(),
             abrupt: HashMap::new(),
+            returns: None,
         }
     }
 
@@ -210,6 +223,9 @@ impl<'u> Exec<'u> {
             nesting: self.nesting,
             calls: self.calls,
             notes: self.notes.len(),
+            returns: self.returns.clone(),
+            unrolled: self.unrolled,
+            analysis: self.analysis,
         }
     }
 
@@ -223,6 +239,9 @@ impl<'u> Exec<'u> {
         self.nesting = s.nesting;
         self.calls = s.calls;
         self.notes.truncate(s.notes);
+        self.returns.clone_from(&s.returns);
+        self.unrolled = s.unrolled;
+        self.analysis = s.analysis;
     }
 
     // ---- globals ----
@@ -331,7 +350,7 @@ impl<'u> Exec<'u> {
         self.globals.get(name).copied()
     }
 
-    fn count(&mut self, dims: &[Option<Expr>], pos: Pos) -> Res<Vec<Option<usize>>> {
+    fn count(&mut self, dims: &[Bound], pos: Pos) -> Res<Vec<Option<usize>>> {
         let mut out = Vec::new();
         let mut total = 1usize;
         for d in dims {
@@ -1254,7 +1273,9 @@ impl<'u> Exec<'u> {
                 self.bind(n, slot);
             }
         }
+        let returns = std::mem::replace(&mut self.returns, ret.cloned());
         let flow = self.run(&Seq { stmts: body, pop: false, next: None }, false)?;
+        self.returns = returns;
         for (s, v) in frozen {
             if self.slots.get(s).is_some_and(|now| !same_value(now, &v)) {
                 return Err(Diag::unsupported(pos, "a reference to a part of an array or structure that is changed"));
@@ -1510,6 +1531,16 @@ impl<'u> Exec<'u> {
             StmtKind::If(..) => return self.run(&Seq { stmts: std::slice::from_ref(s), pop: false, next: None }, in_loop),
             StmtKind::Return(e) => {
                 let v = match e {
+                    Some(Expr { kind: ExprKind::Braces(None, list), pos, .. }) => match self.returns.clone() {
+                        Some(Ty { base: Base::Struct(name), pointers: 0, .. }) => {
+                            self.struct_value(&name, Some(list), *pos)?
+                        }
+                        Some(ty) if list.is_empty() => self.zero(&ty),
+                        _ => match list.as_slice() {
+                            [one] => self.eval(one)?,
+                            _ => return Err(Diag::unsupported(*pos, "a braced value returned here")),
+                        },
+                    },
                     Some(e) => self.eval(e)?,
                     None => Value::Void,
                 };
@@ -1544,9 +1575,11 @@ impl<'u> Exec<'u> {
                 return self.looped(&l);
             }
             StmtKind::DoWhile(body, c) => {
-                for _ in 0..4096 {
-                    self.unrolled += 1;
-                    match self.one(body, true)? {
+                for round in 0..4096u64 {
+                    let from = self.emitted;
+                    let flow = self.one(body, true)?;
+                    self.unrolled += u64::from(round > 0 && self.emitted > from);
+                    match flow {
                         Flow::Next | Flow::Continue => {}
                         Flow::Break => return Ok(Flow::Next),
                         r => return Ok(r),
@@ -1590,12 +1623,13 @@ impl<'u> Exec<'u> {
             return Err(Diag::unsupported(pos, "a loop over references").hint("take the elements by value or const"));
         }
         for v in items {
-            self.unrolled += 1;
+            let from = self.emitted;
             self.push_scope();
             let v = self.convert(v, &d.ty, d.pos)?;
             let slot = self.slot(v, d.pos)?;
             self.bind(&d.name, slot);
             let flow = self.one(body, true)?;
+            self.unrolled += u64::from(self.emitted > from);
             match flow {
                 Flow::Next | Flow::Continue => self.pop_scope(),
                 Flow::Break => break,
@@ -1728,8 +1762,8 @@ impl<'u> Exec<'u> {
                 }
             }
             count += 1;
-            self.unrolled += 1;
-            if count > 4096 && (why.is_some() || self.emitted > from) || count > 100_000 || self.unrolled > 400_000 {
+            self.iterations += 1;
+            if count > 4096 && (why.is_some() || self.emitted > from) || count > 100_000 || self.iterations > 400_000 {
                 let d = Diag::new(
                     ErrorCode::TooManyIterations,
                     l.pos,
@@ -1737,7 +1771,10 @@ impl<'u> Exec<'u> {
                 );
                 return Err(give_up(d));
             }
-            match self.one(l.body, true)? {
+            let now = self.emitted;
+            let flow = self.one(l.body, true)?;
+            self.unrolled += u64::from(self.emitted > now);
+            match flow {
                 Flow::Next | Flow::Continue => {}
                 Flow::Break => return Ok(Flow::Next),
                 r => return Ok(r),
@@ -1828,12 +1865,26 @@ impl<'u> Exec<'u> {
         let leaf = Sx::loop_var(id, sure, likely, set);
 
         // First round: which variables change?
-        let start = self.save();
+        let mut start = self.save();
         let mut carried: Vec<usize> = Vec::new();
         let mut closed: Vec<(usize, Value)> = Vec::new();
         let mut last: Vec<(usize, Value)> = Vec::new();
+        self.analysis += 1;
         let mut body = self.body(l, slot, &leaf, t, &[])?;
+        let mut loads = self.loads_of_iterations(&start);
         let changed = self.changes(&start, slot);
+        if changed.is_empty() && loads.is_some() {
+            // Loads of one iteration may be waited for in the next.
+            start.tags = loads.take().unwrap_or_default();
+            self.restore(&start);
+            body = self.body(l, slot, &leaf, t, &[])?;
+        } else if changed.is_empty() && (self.analysis > 1 || self.form != Some(Form::Tag)) {
+            // Nothing is carried: what was emitted stands.
+            self.analysis = start.analysis;
+        } else if changed.is_empty() {
+            self.restore(&start);
+            body = self.body(l, slot, &leaf, t, &[])?;
+        }
         if !changed.is_empty() {
             carried.extend(changed);
             // Second round: how do they change? Repeated while more of them turn up.
@@ -1846,7 +1897,9 @@ impl<'u> Exec<'u> {
                     symbols.push((s, self.symbol(&init, &mut phis)));
                 }
                 self.restore(&start);
-                body = self.body(l, slot, &leaf, t, &symbols)?;
+                self.analysis += 1;
+                self.body(l, slot, &leaf, t, &symbols)?;
+                loads = self.loads_of_iterations(&start).or(loads);
                 let more: Vec<usize> = self.changes(&start, slot).into_iter().filter(|s| !carried.contains(s)).collect();
                 if !more.is_empty() {
                     carried.extend(more);
@@ -1878,6 +1931,15 @@ impl<'u> Exec<'u> {
             }
             // Third round: with the closed forms.
             self.restore(&start);
+            if self.form == Some(Form::Tag) {
+                self.analysis += 1;
+                self.body(l, slot, &leaf, t, &closed)?;
+                loads = self.loads_of_iterations(&start).or(loads);
+                if let Some(l) = loads {
+                    start.tags = l;
+                }
+                self.restore(&start);
+            }
             body = self.body(l, slot, &leaf, t, &closed)?;
         }
         let after_tags = std::mem::take(&mut self.tags);
@@ -1906,6 +1968,26 @@ impl<'u> Exec<'u> {
             self.emit(Ir::For { id, name: name.clone(), lo, hi, step: by, body, pos: l.pos }, l.pos)?;
         }
         Ok(true)
+    }
+
+    /// Loads that may be current when an iteration starts, if those of the body add any.
+    fn loads_of_iterations(&self, start: &Saved) -> Option<BTreeMap<(i64, i64), TagLoad>> {
+        let mut all = start.tags.clone();
+        let mut more = false;
+        for (k, t) in &self.tags {
+            match all.get_mut(k) {
+                None => {
+                    all.insert(*k, t.clone());
+                    more = true;
+                }
+                Some(mine) => {
+                    let known = mine.elements.is_some();
+                    join_tag(mine, t);
+                    more |= known && mine.elements.is_none();
+                }
+            }
+        }
+        more.then_some(all)
     }
 
     fn set(&mut self, slot: usize, v: Value) {
@@ -2095,6 +2177,10 @@ impl<'u> Exec<'u> {
             return f(self, &v);
         };
         let Some(values) = e.values() else {
+            if self.analysis > 0 && e.mentions(&|k| matches!(k, super::sym::Kind::Phi(_))) {
+                // Its cases are known once the loop around it is understood.
+                return Ok(());
+            }
             return Err(Diag::unsupported(pos, format_args!("{what} that is not known before launch")).unrollable());
         };
         let e = e.clone();
@@ -2327,6 +2413,9 @@ impl<'u> Exec<'u> {
                 self.cases(&x, pos, &mut |s, c| {
                     let key = (c.first().copied().unwrap_or(0), c.get(1).copied().unwrap_or(0));
                     let Some(load) = s.tags.get(&key).cloned() else {
+                        if s.analysis > 0 {
+                            return Ok(());
+                        }
                         return Err(Diag::value(
                             pos,
                             format!("a barrier on tag {} slot {} before any asynchronous load on it", key.0, key.1),

@@ -76,7 +76,7 @@ pub(crate) fn lower(ir: &[Ir]) -> Res<Lowered> {
 
     // Loop variables in terms of program ids.
     let mut map: HashMap<u32, Sx> = HashMap::new();
-    let mut counts: Vec<Count> = Vec::new();
+    let mut counts: Vec<Count>;
     let mut order: Vec<u8> = Vec::new();
     let pid = |a: usize| Sx::loop_var(AXIS + a as u32, Range::NAT, Range::LIKELY, None);
     if let [one] = axes.as_slice()

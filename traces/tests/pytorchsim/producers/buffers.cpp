@@ -1,5 +1,6 @@
 // Double buffering with toggles, ring counters, pointer choices, tables, carried offsets, while loops.
 // unrolled: 3
+#include <cstddef>
 #include <cstdint>
 #include <array>
 #include "togsim_runtime.h"
@@ -42,7 +43,7 @@ static void work(EmitCtx* ctx, int64_t* iv, int32_t n_iv) {
     j -= 2;
   }
   for (int32_t q = 10; q > -5; q -= 4)
-    for (size_t z = q + 10; z; z -= 1)
+    for (std::size_t z = q + 10; z; z -= 1)
       if (z % 3 == 1 && q < 4) {
         if (z == 4) continue;
         togsim_compute(ctx, 6, 0, 0, nullptr, nullptr, 0, (const int64_t[]){5}, 1);

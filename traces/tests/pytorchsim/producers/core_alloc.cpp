@@ -1,6 +1,8 @@
 // abi: 11
 // The oldest form: the work-item stands in the loops of the kernel itself.
+#include <cstddef>
 #include <cstdint>
+using std::size_t;
 #include "togsim_runtime.h"
 extern "C" void togsim_kernel(EmitCtx* v1, int64_t* v2, int32_t v3) {
   size_t v4 = 0;

@@ -13,9 +13,10 @@ extern "C" void togsim_kernel(EmitCtx* ctx, int64_t* shape_args, int32_t n) {
     int64_t iv[3] = {first + pid % group % size, pid % group / size, GN};
     togsim_dispatch(ctx, [](EmitCtx* c, int64_t* v, int32_t) {
       const int64_t off = v[0] * v[2] * 256 + v[1] * 16;
-      togsim_dma(c, 0, 0, (uint64_t)off, 2, (const int64_t[]){16, 16}, (const int64_t[]){v[2] * 16, 1}, 32, 0, 0, nullptr, 0, (const int64_t[]){0}, 1, 0);
+      const int64_t st[] = {v[2] * 16, 1};
+      togsim_dma(c, 0, 0, (uint64_t)off, 2, (const int64_t[]){16, 16}, st, 32, 0, 0, nullptr, 0, (const int64_t[]){0}, 1, 0);
       togsim_compute(c, 0, 0, 0, nullptr, (const int64_t[]){0}, 1, (const int64_t[]){1}, 1);
-      togsim_dma(c, 1, 1, (uint64_t)off, 2, (const int64_t[]){16, 16}, (const int64_t[]){v[2] * 16, 1}, 32, 0, 0, (const int64_t[]){1}, 1, nullptr, 0, 0);
+      togsim_dma(c, 1, 1, (uint64_t)off, 2, (const int64_t[]){16, 16}, st, 32, 0, 0, (const int64_t[]){1}, 1, nullptr, 0, 0);
     }, iv, 3, pid);
   }
 }

@@ -8,7 +8,9 @@ static void load(EmitCtx* ctx, int64_t* iv, int32_t n) {
   const int64_t rows = iv[2] - iv[0] < 64 ? iv[2] - iv[0] : 64;
   for (int64_t k = 0; k < iv[3]; k += 32) {
     const int64_t d = iv[3] - k >= 32 ? 32 : iv[3] - k;
-    togsim_dma(ctx, 0, 0, (uint64_t)(iv[0] * iv[3] + k), 2, (const int64_t[]){rows, d}, (const int64_t[]){iv[3], 1}, 16, 1, 5, nullptr, 0, (const int64_t[]){0}, 1, 0);
+    const int64_t dims[2] = {rows, d};
+    const int64_t strides[2] = {iv[3], 1};
+    togsim_dma(ctx, 0, 0, (uint64_t)(iv[0] * iv[3] + k), 2, dims, strides, 16, 1, 5, nullptr, 0, (const int64_t[]){0}, 1, 0);
     togsim_memory_barrier(ctx, 5, rows * d);
     togsim_compute(ctx, 0, 0, 0, nullptr, (const int64_t[]){0}, 1, (const int64_t[]){1}, 1);
   }

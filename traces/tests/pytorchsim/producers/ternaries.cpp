@@ -4,9 +4,12 @@
 #include "togsim_runtime.h"
 #define TILE 128
 #define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
-#define LOAD(arg, off, rows, cols, ld, buf) \
-  togsim_dma(ctx, TOGSIM_DMA_LOAD, arg, (uint64_t)(off), 2, (const int64_t[]){rows, cols}, (const int64_t[]){ld, 1}, \
-             ELEM, 1, sem, nullptr, 0, (const int64_t[]){buf}, 1, 0)
+#define LOAD(arg, off, rows, cols, ld, buf)                                                                \
+  do {                                                                                                     \
+    const int64_t d##arg[2] = {rows, cols}, s##arg[2] = {ld, 1};                                           \
+    togsim_dma(ctx, TOGSIM_DMA_LOAD, arg, (uint64_t)(off), 2, d##arg, s##arg, ELEM, 1, sem, nullptr, 0,    \
+               (const int64_t[]){buf}, 1, 0);                                                              \
+  } while (0)
 extern "C" const int32_t togsim_spad_buffer_count = 4;
 extern "C" const int64_t togsim_spad_buffer_bytes[4] = {TILE * TILE * 4, TILE * TILE * 4, TILE * TILE * 4, 0};
 namespace {
@@ -64,7 +67,8 @@ static void work(EmitCtx* ctx, int64_t* iv, int32_t) {
     }
     togsim_compute(ctx, MUL, int32_t(Unit::Matmul), 0, nullptr, (const int64_t[]){0, 2, 3}, 3, (const int64_t[]){2}, 1);
   }
-  togsim_dma(ctx, TOGSIM_DMA_STORE, 2, uint64_t(c.row * N + c.col), 2, (const int64_t[]){rows, cols}, nullptr, ELEM, 0, 0, (const int64_t[]){2}, 1, nullptr, 0, 0);
+  const int64_t out[] = {rows, cols};
+  togsim_dma(ctx, TOGSIM_DMA_STORE, 2, uint64_t(c.row * N + c.col), 2, out, nullptr, ELEM, 0, 0, (const int64_t[]){2}, 1, nullptr, 0, 0);
 }
 extern "C" void togsim_kernel(EmitCtx* ctx, int64_t* shape_args, int32_t) {
   const int64_t n0 = shape_args[0], n1 = shape_args[1];

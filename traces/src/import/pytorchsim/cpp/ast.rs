@@ -93,6 +93,9 @@ pub(crate) struct Ty {
     pub is_const: bool,
 }
 
+/// An array bound, if it is stated.
+pub(crate) type Bound = Option<Rc<Expr>>;
+
 /// An expression with its place.
 #[derive(Debug)]
 pub(crate) struct Expr {
@@ -163,7 +166,7 @@ pub(crate) enum ExprKind {
     Index(Box<Expr>, Box<Expr>),
     Member(Box<Expr>, Rc<str>),
     /// `(T[]){...}`, `T{...}` and braced initialisers (no type).
-    Braces(Option<(Ty, Vec<Option<Expr>>)>, Vec<Expr>),
+    Braces(Option<(Ty, Vec<Bound>)>, Vec<Expr>),
     /// `.name = value` inside braces.
     Designated(Rc<str>, Box<Expr>),
     Lambda(Rc<Lambda>),
@@ -190,7 +193,7 @@ pub(crate) struct Param {
 pub(crate) struct Decl {
     pub ty: Ty,
     pub name: Rc<str>,
-    pub dims: Vec<Option<Expr>>,
+    pub dims: Vec<Bound>,
     pub init: Option<Expr>,
     pub is_static: bool,
     pub pos: Pos,

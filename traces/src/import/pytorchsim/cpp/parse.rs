@@ -633,7 +633,7 @@ impl Parser {
     }
 
     /// A type name as in casts: base, pointers, and `[]`.
-    fn type_name(&mut self) -> Res<(Ty, Option<Vec<Option<Expr>>>)> {
+    fn type_name(&mut self) -> Res<(Ty, Option<Vec<Bound>>)> {
         let pos = self.pos();
         let mut specs = Specs::default();
         let Some(base) = self.base(&mut specs)? else {
@@ -643,9 +643,9 @@ impl Parser {
         ty.is_const = specs.is_const;
         let mut dims = None;
         while self.eat("[") {
-            let n = if self.is("]") { None } else { Some(self.assignment()?) };
+            let n = if self.is("]") { None } else { Some(Rc::new(self.assignment()?)) };
             self.expect("]")?;
-            let list: &mut Vec<Option<Expr>> = dims.get_or_insert_with(Vec::new);
+            let list: &mut Vec<Bound> = dims.get_or_insert_with(Vec::new);
             if list.len() >= 8 {
                 return Err(Diag::deep(pos, "more than 8 array dimensions"));
             }
@@ -676,7 +676,7 @@ impl Parser {
         self.attributes()?;
         while self.is("[") {
             self.at += 1;
-            let n = if self.is("]") { None } else { Some(self.assignment()?) };
+            let n = if self.is("]") { None } else { Some(Rc::new(self.assignment()?)) };
             self.expect("]")?;
             if dims.len() >= 8 {
                 return Err(Diag::deep(pos, "more than 8 array dimensions"));
@@ -684,10 +684,7 @@ impl Parser {
             dims.push(n);
         }
         while let Base::Array(of, n) = ty.base {
-            // std::array<T, N> is T[N]; the bound is shared, so it is kept as a reference by name.
-            let n = Rc::try_unwrap(n).map_err(|_| {
-                Diag::unsupported(pos, "several std::array variables in one declaration")
-            })?;
+            // std::array<T, N> is T[N].
             dims.push(Some(n));
             ty.base = *of;
         }
@@ -710,7 +707,7 @@ impl Parser {
         if self.is("{") { self.braces(None) } else { self.assignment() }
     }
 
-    fn braces(&mut self, ty: Option<(Ty, Vec<Option<Expr>>)>) -> Res<Expr> {
+    fn braces(&mut self, ty: Option<(Ty, Vec<Bound>)>) -> Res<Expr> {
         let pos = self.pos();
         self.enter()?;
         self.expect("{")?;
@@ -1320,12 +1317,15 @@ impl Parser {
                 self.expect("]")?;
                 let d = e.depth.max(i.depth);
                 e = node(ExprKind::Index(Box::new(e), Box::new(i)), pos, d)?;
-            } else if self.eat("++") || self.is("--") {
-                let op = if self.eat("--") { UnOp::PostDec } else { UnOp::PostInc };
+            } else if self.is("++") || self.is("--") {
+                let op = if self.is("--") { UnOp::PostDec } else { UnOp::PostInc };
+                self.at += 1;
                 let d = e.depth;
                 e = node(ExprKind::Unary(op, Box::new(e)), pos, d)?;
-            } else if self.eat(".") || self.is("->") {
-                if self.eat("->") {
+            } else if self.is(".") || self.is("->") {
+                let arrow = self.is("->");
+                self.at += 1;
+                if arrow {
                     let d = e.depth;
                     e = node(ExprKind::Unary(UnOp::Deref, Box::new(e)), pos, d)?;
                 }
