@@ -716,7 +716,17 @@ impl<'u> Exec<'u> {
             ExprKind::Cond(c, a, b) => {
                 let c = self.condition(c)?;
                 if let Some(v) = c.constant() {
-                    return self.eval(if v != 0 { a } else { b });
+                    let (taken, other) = if v != 0 { (a, b) } else { (b, a) };
+                    let value = self.eval(taken)?;
+                    // The type is that of both arms together, whichever is taken.
+                    if let Value::Int(x, t) = &value
+                        && pure(other)
+                        && let Ok(Value::Int(_, u)) = self.quiet(other)
+                    {
+                        let w = if *t == u { u } else { IntTy::common(*t, u) };
+                        return Ok(Value::Int(x.cast(w), w));
+                    }
+                    return Ok(value);
                 }
                 let (x, y) = self.branch(&c, e.pos, |s| s.eval(a), |s| s.eval(b))?;
                 match (x, y) {
@@ -820,6 +830,14 @@ impl<'u> Exec<'u> {
                 }
             }
         }
+    }
+
+    /// The value of a pure expression; a failure leaves no trace.
+    fn quiet(&mut self, e: &Expr) -> Res<Value> {
+        let nesting = self.nesting;
+        let v = self.eval(e);
+        self.nesting = nesting;
+        v
     }
 
     /// A place that is found without doing anything on the way.
@@ -2444,6 +2462,20 @@ impl<'u> Exec<'u> {
             }
             n => Err(Diag::value(pos, format!("togsim_memory_barrier with {n} arguments is no known trace ABI"))),
         }
+    }
+}
+
+/// Whether evaluating an expression changes nothing.
+fn pure(e: &Expr) -> bool {
+    match &e.kind {
+        ExprKind::Int(..) | ExprKind::Bool(_) | ExprKind::Null | ExprKind::Name(_) | ExprKind::SizeofType(_) => true,
+        ExprKind::Unary(op, a) => {
+            !matches!(op, UnOp::PreInc | UnOp::PreDec | UnOp::PostInc | UnOp::PostDec) && pure(a)
+        }
+        ExprKind::Binary(_, a, b) | ExprKind::Index(a, b) => pure(a) && pure(b),
+        ExprKind::Cond(a, b, c) => pure(a) && pure(b) && pure(c),
+        ExprKind::Cast(_, a) | ExprKind::Member(a, _) => pure(a),
+        _ => false,
     }
 }
 

@@ -14,6 +14,8 @@ use crate::model::{
 
 /// Loop numbers from here on stand for program ids.
 const AXIS: u32 = 1 << 30;
+/// Loop numbers from here on stand for grid extents.
+const EXTENT: u32 = AXIS + 8;
 /// Loop numbers from here on stand for the position among several dispatches in one iteration.
 const PLACE: u32 = 1 << 29;
 
@@ -551,7 +553,23 @@ impl Lower {
     /// The value with dispatch loops replaced by program ids.
     fn resolve(&self, x: &Sx) -> Sx {
         x.replace(&|n| match n.0.kind {
-            Kind::Loop(id) => self.map.get(&id).cloned(),
+            // Pids and extents are leaves of their own; a work-item exists, so no extent is 0.
+            Kind::Loop(id) => self.map.get(&id).map(|x| self.extents(x)),
+            Kind::Shape(k) => self.extent(k),
+            _ => None,
+        })
+    }
+
+    fn extent(&self, k: u32) -> Option<Sx> {
+        let axis = *self.grid.get(&k)?;
+        let sure = Range::new(1, i64::MAX);
+        let likely = Range::new(1, Range::LIKELY.hi);
+        Some(Sx::loop_var(EXTENT + u32::from(axis), sure, likely, None))
+    }
+
+    fn extents(&self, x: &Sx) -> Sx {
+        x.replace(&|n| match n.0.kind {
+            Kind::Shape(k) => self.extent(k),
             _ => None,
         })
     }
@@ -577,6 +595,7 @@ impl Lower {
         }
         Ok(match &x.0.kind {
             Kind::Const(v) => Expr::Const(*v),
+            Kind::Loop(id) if *id >= EXTENT => Expr::Grid((*id - EXTENT) as u8),
             Kind::Loop(id) if *id >= AXIS => Expr::Pid((*id - AXIS) as u8),
             Kind::Loop(id) => match self.vars.get(id) {
                 Some(v) => Expr::Var(VarId(*v)),

@@ -363,6 +363,14 @@ impl Sx {
             UShr if a.sure().lo >= 0 && b.sure().within(Range::new(0, 63)) => return Sx::binary(Shr, a, b),
             _ => {}
         }
+        // A comparison of a choice between constants is the condition of the choice.
+        if let (Eq | Ne, Some(_)) = (op, b.constant())
+            && let Kind::Select(c, x, y) = &a.0.kind
+            && x.constant().is_some()
+            && (y.constant().is_some() || matches!(y.0.kind, Kind::Select(..)))
+        {
+            return Sx::select(c, &Sx::binary(op, x, b), &Sx::binary(op, y, b));
+        }
         // (x + c) + d and (x - c) + d, where no bit can be lost on the way.
         if let (Add | Sub, Some(d)) = (op, b.constant())
             && let Kind::Binary(inner @ (Add | Sub), x, y) = &a.0.kind
@@ -433,6 +441,9 @@ impl Sx {
         }
         if a.constant() == Some(1) && b.constant() == Some(0) && c.sure().within(Range::new(0, 1)) {
             return c.clone();
+        }
+        if a.constant() == Some(0) && b.constant() == Some(1) {
+            return c.not();
         }
         let set = match (&a.0.set, &b.0.set) {
             (Some(x), Some(y)) => collect(x.iter().chain(y.iter()).map(|&v| Some(v))),

@@ -275,10 +275,20 @@ pub(super) fn close(
             rest.push((p, init, new));
         }
     }
-    if rest.is_empty() {
-        return Ok(forms);
+    // Each group of symbols that depend on one another walks its own orbit.
+    while let Some(first) = rest.pop() {
+        let mut group = vec![first];
+        loop {
+            let linked = |a: &(u32, Sx, Sx), b: &(u32, Sx, Sx)| {
+                let names = |x: &Sx, p: u32| x.mentions(&|k| matches!(k, Kind::Phi(q) if *q == p));
+                names(&a.2, b.0) || names(&b.2, a.0)
+            };
+            let Some(k) = rest.iter().position(|r| group.iter().any(|g| linked(g, r))) else { break };
+            group.push(rest.swap_remove(k));
+        }
+        forms = orbit(&group, &past, trips, &mut forms)?;
     }
-    orbit(&rest, &past, trips, &mut forms)
+    Ok(forms)
 }
 
 /// `n` as an exact quotient, if it is one.
@@ -334,12 +344,15 @@ fn orbit(group: &[(u32, Sx, Sx)], past: &Sx, trips: &Sx, forms: &mut Forms) -> R
         let mut out = if period > 0 {
             let phase = if mu > 0 { Sx::binary(BinaryOp::Sub, when, &Sx::int(mu as i64)) } else { when.clone() };
             let phase = Sx::binary(BinaryOp::Mod, &phase, &Sx::int(period as i64));
+            let base = value(mu).constant().unwrap_or(0);
+            // A ring counter is its phase.
+            let ring = (mu..n).all(|k| value(k).constant() == base.checked_add((k - mu) as i64));
             let mut v = value(n - 1);
             for k in (mu..n - 1).rev() {
                 let c = Sx::binary(BinaryOp::Eq, &phase, &Sx::int((k - mu) as i64));
                 v = Sx::select(&c, &value(k), &v);
             }
-            v
+            if ring { Sx::binary(BinaryOp::Add, &phase, &Sx::int(base)) } else { v }
         } else {
             value(n - 1)
         };
