@@ -288,7 +288,9 @@ fn cut_anywhere_a_producer_never_panics() {
                 let at = (seed >> 33) as usize % bytes.len();
                 bytes[at] = b"(){}[];,*&+-<>=0129aipv\"'#\\\n\xff"[(seed >> 20) as usize % 29];
             }
-            let _ = import_source(&bytes, &Options::default());
+            if let Ok(i) = import_source(&bytes, &Options::default()) {
+                ValidTrace::try_from(i.trace).expect("an imported trace is valid");
+            }
         }
     }
 }

@@ -884,7 +884,7 @@ impl<'u> Exec<'u> {
                 let (x, t) = self.int(a)?;
                 let t = t.promoted();
                 let zero = Value::int(0, t);
-                if t == IntTy::I64 {
+                if t == IntTy::I64 && x.likely().lo > i64::MIN {
                     return Ok(Value::Int(Sx::unary(UnaryOp::Neg, &x), t));
                 }
                 self.arith(BinOp::Sub, zero, Value::Int(x, t), pos)
@@ -1091,13 +1091,10 @@ impl<'u> Exec<'u> {
             let (x, y) = if swap && w == IntTy::U64 { (&y, &x) } else { (&x, &y) };
             Value::Int(Sx::binary(if w == IntTy::U64 { unsigned } else { plain }, x, y), IntTy::Bool)
         };
-        // Signed 64-bit overflow is undefined, so the checked operators do; the narrower types are
-        // computed in 64 bits and cut, which wraps as compilers make them wrap.
+        // Signed overflow is undefined in C; it wraps here, as compilers make it wrap. Narrow types
+        // are computed in 64 bits, where they cannot overflow except in a product of two u32, and cut.
         let wrap = |checked: BinaryOp, wrapping: BinaryOp| {
-            let op = match w {
-                IntTy::U64 | IntTy::U32 => wrapping,
-                _ => checked,
-            };
+            let op = if w == IntTy::I32 { checked } else { wrapping };
             Value::Int(Sx::binary(op, &x, &y).cast(w), w)
         };
         Ok(match op {
@@ -1750,18 +1747,19 @@ impl<'u> Exec<'u> {
             Ok(true) => return Ok(Flow::Next),
             Ok(false) => {
                 self.restore(&before);
-                self.one_by_one(l, None)
+                self.one_by_one(l, None, 0)
             }
             Err(d) if d.unroll => {
                 self.restore(&before);
-                self.one_by_one(l, Some(d))
+                self.one_by_one(l, Some(d), 0)
             }
             Err(d) => Err(d),
         }
     }
 
-    /// Follows the iterations one by one, which needs constant conditions.
-    fn one_by_one(&mut self, l: &LoopParts<'_>, why: Option<Diag>) -> Res<Flow> {
+    /// Follows the iterations one by one, which needs conditions that are constant, or known after a
+    /// few iterations that become `if`s inside each other (`level` counts those).
+    fn one_by_one(&mut self, l: &LoopParts<'_>, why: Option<Diag>, level: u32) -> Res<Flow> {
         let give_up = |d: Diag| match &why {
             Some(w) => w.clone(),
             None => d,
@@ -1770,9 +1768,33 @@ impl<'u> Exec<'u> {
         let from = self.emitted;
         loop {
             if let Some(c) = l.cond {
-                match self.condition(c)?.constant() {
+                let known = self.condition(c)?;
+                match known.constant() {
                     Some(0) => return Ok(Flow::Next),
                     Some(_) => {}
+                    None if level < 8 => {
+                        let (a, _) = self.branch(
+                            &known,
+                            c.pos,
+                            |s| {
+                                let from = s.emitted;
+                                let flow = s.one(l.body, true)?;
+                                s.unrolled += u64::from(s.emitted > from);
+                                if matches!(flow, Flow::Next | Flow::Continue) {
+                                    if let (None, Some(step)) = (l.tail, l.step) {
+                                        s.eval(step)?;
+                                    }
+                                    return s.one_by_one(l, why.clone(), level + 1);
+                                }
+                                Ok(flow)
+                            },
+                            |_| Ok(Flow::Next),
+                        )?;
+                        return match a {
+                            Flow::Next | Flow::Break => Ok(Flow::Next),
+                            _ => Err(Diag::unsupported(l.pos, "leaving a function inside such a loop").unrollable()),
+                        };
+                    }
                     None => {
                         let d = Diag::unsupported(c.pos, "a loop that does not step evenly to a bound");
                         return Err(give_up(d.hint("loops of the form `for (i = a; i < b; i += c)` are read")).unrollable());
