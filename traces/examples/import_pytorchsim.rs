@@ -16,12 +16,14 @@ fn main() {
     } else {
         KernelFolder::read(Path::new(&path)).map_err(|e| e.to_string())
     };
-    let done = folder.and_then(|f| import(&f, &Options::default()).map_err(|e| e.to_string())).and_then(|i| {
-        let trace = ValidTrace::try_from(i.trace).map_err(|e| format!("{e:?}"))?;
-        println!("{}", tilesim_traces::to_text(&trace));
-        println!("{:#?}", i.report);
-        Ok(())
-    });
+    let done = folder
+        .and_then(|f| import(&f, &Options::default()).map_err(|e| e.to_string()))
+        .and_then(|i| {
+            let trace = ValidTrace::try_from(i.trace).map_err(|e| format!("{e:?}"))?;
+            println!("{}", tilesim_traces::to_text(&trace));
+            println!("{:#?}", i.report);
+            Ok(())
+        });
     if let Err(e) = done {
         eprintln!("{e}");
         std::process::exit(1);

@@ -45,19 +45,29 @@ fn compile(source: &Path, abi: u32, dir: &Path) -> PathBuf {
         .arg(&exe)
         .output()
         .expect("g++ is needed to compare producers with their import: install it");
-    assert!(out.status.success(), "{source:?}: {}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "{source:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     exe
 }
 
 fn record(exe: &Path, shape: &[i64]) -> Vec<Vec<String>> {
-    let out = Command::new(exe).args(shape.iter().map(i64::to_string)).output().unwrap();
+    let out = Command::new(exe)
+        .args(shape.iter().map(i64::to_string))
+        .output()
+        .unwrap();
     assert!(out.status.success(), "{exe:?} {shape:?}");
     let mut items: Vec<Vec<String>> = Vec::new();
     for line in String::from_utf8(out.stdout).unwrap().lines() {
         if line == "I" {
             items.push(Vec::new());
         } else {
-            items.last_mut().expect("an op outside a work-item").push(line.to_owned());
+            items
+                .last_mut()
+                .expect("an op outside a work-item")
+                .push(line.to_owned());
         }
     }
     items
@@ -134,12 +144,15 @@ fn expanded(imported: &Imported, shape: &[i64], name: &str) -> Vec<Vec<String>> 
         tile.cycles = tile.cycles.or(Some(1));
     }
     let trace = ValidTrace::try_from(trace).unwrap_or_else(|e| panic!("{name}: {e:?}"));
-    let bound = Bound::new(&trace, &args, &Limits::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let bound =
+        Bound::new(&trace, &args, &Limits::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut item = WorkItem::default();
     (0..bound.items())
         .map(|i| {
             let pid = bound.pid(i);
-            bound.expand(pid, &mut item).unwrap_or_else(|e| panic!("{name} {pid:?}: {e}"));
+            bound
+                .expand(pid, &mut item)
+                .unwrap_or_else(|e| panic!("{name} {pid:?}: {e}"));
             ops(&bound, &item)
         })
         .collect()
@@ -160,18 +173,27 @@ const SHAPES: [[i64; 3]; 10] = [
 
 /// `// key: value` in the first lines of a producer.
 fn note(text: &str, key: &str) -> Option<i64> {
-    text.lines().take(8).find_map(|l| l.strip_prefix(&format!("// {key}: "))?.trim().parse().ok())
+    text.lines()
+        .take(8)
+        .find_map(|l| l.strip_prefix(&format!("// {key}: "))?.trim().parse().ok())
 }
 
 fn check(source: &Path, dir: &Path) -> Imported {
     let text = std::fs::read_to_string(source).unwrap();
     let name = source.file_name().unwrap().to_string_lossy().into_owned();
     let abi = note(&text, "abi").unwrap_or(if name.contains("abi12") { 12 } else { 15 }) as u32;
-    let options = Options { abi: note(&text, "abi").map(|a| a as u32), ..Options::default() };
-    let imported = import_source(text.as_bytes(), &options).unwrap_or_else(|e| panic!("{name}: {}", e.render(&text)));
+    let options = Options {
+        abi: note(&text, "abi").map(|a| a as u32),
+        ..Options::default()
+    };
+    let imported = import_source(text.as_bytes(), &options)
+        .unwrap_or_else(|e| panic!("{name}: {}", e.render(&text)));
     assert_eq!(imported.report.abi, abi, "{name}");
     if let Some(n) = note(&text, "unrolled") {
-        assert_eq!(imported.report.unrolled, n as u64, "{name}: iterations followed one by one");
+        assert_eq!(
+            imported.report.unrolled, n as u64,
+            "{name}: iterations followed one by one"
+        );
     } else if std::env::var("PRODUCERS").is_err() {
         assert_eq!(imported.report.unrolled, 0, "{name}: loops must stay loops");
     }
@@ -179,11 +201,21 @@ fn check(source: &Path, dir: &Path) -> Imported {
     let scale = note(&text, "scale").unwrap_or(1);
     for shape in SHAPES {
         let shape: Vec<i64> = shape.iter().map(|s| s * scale).collect();
-        let (want, got) = (renamed(&record(&exe, &shape)), renamed(&expanded(&imported, &shape, &name)));
-        assert_eq!(want.len(), got.len(), "{name} {shape:?}: number of work-items");
+        let (want, got) = (
+            renamed(&record(&exe, &shape)),
+            renamed(&expanded(&imported, &shape, &name)),
+        );
+        assert_eq!(
+            want.len(),
+            got.len(),
+            "{name} {shape:?}: number of work-items"
+        );
         for (i, (w, g)) in want.iter().zip(&got).enumerate() {
             for (k, (w, g)) in w.iter().zip(g).enumerate() {
-                assert_eq!(w, g, "{name} {shape:?}: work-item {i}, op {k} (left: the producer)");
+                assert_eq!(
+                    w, g,
+                    "{name} {shape:?}: work-item {i}, op {k} (left: the producer)"
+                );
             }
             assert_eq!(w.len(), g.len(), "{name} {shape:?}: ops of work-item {i}");
         }
@@ -191,7 +223,8 @@ fn check(source: &Path, dir: &Path) -> Imported {
     // The text form says the same.
     let valid = ValidTrace::try_from(imported.trace.clone()).unwrap();
     let printed = tilesim_traces::text::print(&valid);
-    let again = tilesim_traces::text::parse_valid(&printed).unwrap_or_else(|e| panic!("{name}: {e}\n{printed}"));
+    let again = tilesim_traces::text::parse_valid(&printed)
+        .unwrap_or_else(|e| panic!("{name}: {e}\n{printed}"));
     assert_eq!(again.digest(), valid.digest(), "{name}");
     imported
 }
@@ -204,16 +237,28 @@ fn check_all(dir: &Path, name: &str) {
     let only = std::env::var("ONLY").ok();
     let mut failed = Vec::new();
     for s in &list {
-        if only.as_ref().is_some_and(|o| !s.to_string_lossy().contains(o.as_str())) {
+        if only
+            .as_ref()
+            .is_some_and(|o| !s.to_string_lossy().contains(o.as_str()))
+        {
             continue;
         }
         if let Err(e) = std::panic::catch_unwind(|| check(s, &temp)) {
-            let m = e.downcast_ref::<String>().cloned().unwrap_or_else(|| "panic".into());
+            let m = e
+                .downcast_ref::<String>()
+                .cloned()
+                .unwrap_or_else(|| "panic".into());
             failed.push(m);
         }
     }
     let _ = std::fs::remove_dir_all(&temp);
-    assert!(failed.is_empty(), "{} of {} producers:\n{}", failed.len(), list.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty(),
+        "{} of {} producers:\n{}",
+        failed.len(),
+        list.len(),
+        failed.join("\n")
+    );
 }
 
 #[test]
@@ -223,7 +268,10 @@ fn golden_producers_expand_to_what_they_emit() {
 
 #[test]
 fn producers_in_other_styles_expand_to_what_they_emit() {
-    check_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorchsim/producers"), "styles");
+    check_all(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorchsim/producers"),
+        "styles",
+    );
 }
 
 /// Each golden producer against the JSON form of the same program.
@@ -237,8 +285,15 @@ fn golden_producers_equal_their_json_form() {
         let text = std::fs::read_to_string(&json).unwrap_or_else(|e| panic!("{json:?}: {e}"));
         let form = tilesim_traces::json::import(&text, &tilesim_traces::json::no_files).unwrap();
         let valid = ValidTrace::try_from(form.trace).unwrap();
-        let imported = import_source(&std::fs::read(&source).unwrap(), &Options::default()).unwrap();
-        for grid in form.grids.iter().take(2).cloned().chain([vec![2; usize::from(valid.axes)]]) {
+        let imported =
+            import_source(&std::fs::read(&source).unwrap(), &Options::default()).unwrap();
+        for grid in form
+            .grids
+            .iter()
+            .take(2)
+            .cloned()
+            .chain([vec![2; usize::from(valid.axes)]])
+        {
             let shape: Vec<i64> = grid.iter().map(|g| (*g).min(8) as i64).collect();
             let got = expanded(&imported, &shape, &name);
             let mut args = imported.launch(&shape).unwrap();

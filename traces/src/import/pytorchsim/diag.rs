@@ -30,7 +30,13 @@ pub(crate) type Res<T> = Result<T, Diag>;
 
 impl Diag {
     pub(crate) fn new(code: ErrorCode, pos: Pos, message: impl Into<String>) -> Self {
-        Self { code, pos: Some(pos), message: message.into(), hint: None, unroll: false }
+        Self {
+            code,
+            pos: Some(pos),
+            message: message.into(),
+            hint: None,
+            unroll: false,
+        }
     }
 
     /// Something that cannot be read at all.
@@ -40,7 +46,11 @@ impl Diag {
 
     /// A construct outside the subset.
     pub(crate) fn unsupported(pos: Pos, construct: impl std::fmt::Display) -> Self {
-        Self::new(ErrorCode::Unsupported, pos, format!("{construct} is outside the subset that is read as data"))
+        Self::new(
+            ErrorCode::Unsupported,
+            pos,
+            format!("{construct} is outside the subset that is read as data"),
+        )
     }
 
     /// A value that cannot be right.
@@ -71,11 +81,19 @@ impl Diag {
 
     /// The public error; `files` are the names of the source files.
     pub(crate) fn into_error(self, files: &[String]) -> TraceError {
-        let path = self.pos.and_then(|p| files.get(usize::from(p.file))).cloned().unwrap_or_default();
+        let path = self
+            .pos
+            .and_then(|p| files.get(usize::from(p.file)))
+            .cloned()
+            .unwrap_or_default();
         let mut error = TraceError::new(self.code, path, self.message);
         error.hint = self.hint;
         if let Some(p) = self.pos {
-            error = error.at(TextSpan { line: p.line, column: p.column, length: p.length.max(1) });
+            error = error.at(TextSpan {
+                line: p.line,
+                column: p.column,
+                length: p.length.max(1),
+            });
         }
         error
     }

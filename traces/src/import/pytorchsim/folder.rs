@@ -54,7 +54,11 @@ impl KernelFolder {
     ///
     /// # Errors
     /// The file or the folder would be larger than its limit.
-    pub fn add(&mut self, name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Result<(), TraceError> {
+    pub fn add(
+        &mut self,
+        name: impl Into<String>,
+        bytes: impl Into<Vec<u8>>,
+    ) -> Result<(), TraceError> {
         let (name, bytes) = (name.into(), bytes.into());
         let size = bytes.len() as u64;
         if size > limit(&name) {
@@ -62,7 +66,11 @@ impl KernelFolder {
         }
         self.total = self.total.saturating_add(size);
         if self.total > MAX_TOTAL {
-            return Err(TraceError::new(ErrorCode::TooLarge, name, format!("the folder has more than {MAX_TOTAL} bytes")));
+            return Err(TraceError::new(
+                ErrorCode::TooLarge,
+                name,
+                format!("the folder has more than {MAX_TOTAL} bytes"),
+            ));
         }
         self.files.insert(name, bytes);
         Ok(())
@@ -86,20 +94,29 @@ impl KernelFolder {
     /// link leads out of the folder.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let shown = path.display().to_string();
-        let io = |name: &str, e: &std::io::Error| TraceError::new(ErrorCode::BadValue, name, format!("cannot read it: {e}"));
+        let io = |name: &str, e: &std::io::Error| {
+            TraceError::new(ErrorCode::BadValue, name, format!("cannot read it: {e}"))
+        };
         let root = path.canonicalize().map_err(|e| io(&shown, &e))?;
         if !root.is_dir() {
             return Err(TraceError::new(ErrorCode::BadValue, shown, "not a folder"));
         }
         let mut names: Vec<String> = Vec::new();
-        for (i, entry) in std::fs::read_dir(&root).map_err(|e| io(&shown, &e))?.enumerate() {
+        for (i, entry) in std::fs::read_dir(&root)
+            .map_err(|e| io(&shown, &e))?
+            .enumerate()
+        {
             if i >= MAX_ENTRIES {
                 let m = format!("more than {MAX_ENTRIES} entries: this is no kernel folder");
                 return Err(TraceError::new(ErrorCode::TooLarge, shown, m));
             }
             let entry = entry.map_err(|e| io(&shown, &e))?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            let source = [".cpp", ".cc", ".h", ".hpp", ".inc"].iter().any(|e| name.ends_with(e));
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            let source = [".cpp", ".cc", ".h", ".hpp", ".inc"]
+                .iter()
+                .any(|e| name.ends_with(e));
             if source || WANTED.contains(&name.as_str()) {
                 names.push(name);
             }
@@ -113,15 +130,23 @@ impl KernelFolder {
             let at = root.join(&name);
             let real = at.canonicalize().map_err(|e| io(&name, &e))?;
             if !real.starts_with(&root) {
-                return Err(TraceError::new(ErrorCode::BadValue, name, "a symbolic link that leads out of the folder")
-                    .with_hint("copy the file it points to"));
+                return Err(TraceError::new(
+                    ErrorCode::BadValue,
+                    name,
+                    "a symbolic link that leads out of the folder",
+                )
+                .with_hint("copy the file it points to"));
             }
             let meta = std::fs::metadata(&real).map_err(|e| io(&name, &e))?;
             if meta.is_dir() {
                 continue;
             }
             if !meta.is_file() {
-                return Err(TraceError::new(ErrorCode::BadValue, name, "neither a file nor a folder"));
+                return Err(TraceError::new(
+                    ErrorCode::BadValue,
+                    name,
+                    "neither a file nor a folder",
+                ));
             }
             let max = limit(&name);
             if meta.len() > max {
@@ -130,7 +155,9 @@ impl KernelFolder {
             let mut bytes = Vec::new();
             let file = std::fs::File::open(&real).map_err(|e| io(&name, &e))?;
             // The file may grow while it is read.
-            file.take(max + 1).read_to_end(&mut bytes).map_err(|e| io(&name, &e))?;
+            file.take(max + 1)
+                .read_to_end(&mut bytes)
+                .map_err(|e| io(&name, &e))?;
             folder.add(name, bytes)?;
         }
         Ok(folder)
@@ -138,5 +165,9 @@ impl KernelFolder {
 }
 
 fn too_large(name: &str, size: u64, max: u64) -> TraceError {
-    TraceError::new(ErrorCode::TooLarge, name, format!("{size} bytes; at most {max} are read"))
+    TraceError::new(
+        ErrorCode::TooLarge,
+        name,
+        format!("{size} bytes; at most {max} are read"),
+    )
 }

@@ -8,8 +8,8 @@ use super::value::{DmaIr, Ir, SemKey};
 use crate::error::ErrorCode;
 use crate::limits;
 use crate::model::{
-    BinaryOp, BufferId, Compute, Dim, Direction, Dma, Expr, For, If, Indirect, ParamId, SemId, Stmt, TensorId, TileId,
-    Unit, VarId, Wait,
+    BinaryOp, BufferId, Compute, Dim, Direction, Dma, Expr, For, If, Indirect, ParamId, SemId,
+    Stmt, TensorId, TileId, Unit, VarId, Wait,
 };
 
 /// Loop numbers from here on stand for program ids.
@@ -68,12 +68,23 @@ struct Axis {
 }
 
 pub(crate) fn lower(ir: &[Ir]) -> Res<Lowered> {
-    let start = Pos { file: 0, line: 1, column: 1, length: 1 };
+    let start = Pos {
+        file: 0,
+        line: 1,
+        column: 1,
+        length: 1,
+    };
     let mut axes = Vec::new();
     let mut notes = Vec::new();
     let item = peel(ir, &mut axes, start, 0)?;
     if axes.is_empty() {
-        axes.push(Axis { id: PLACE - 1, lo: Sx::int(0), step: 1, count: Count::Fixed(1), pos: start });
+        axes.push(Axis {
+            id: PLACE - 1,
+            lo: Sx::int(0),
+            step: 1,
+            count: Count::Fixed(1),
+            pos: start,
+        });
     }
 
     // Loop variables in terms of program ids.
@@ -89,7 +100,11 @@ pub(crate) fn lower(ir: &[Ir]) -> Res<Lowered> {
         // One loop over all work-items of a grid.
         let mut x = pid(0);
         for (k, s) in shapes.iter().enumerate().skip(1) {
-            x = Sx::binary(BinaryOp::Add, &Sx::binary(BinaryOp::Mul, &x, &Sx::shape(*s)), &pid(k));
+            x = Sx::binary(
+                BinaryOp::Add,
+                &Sx::binary(BinaryOp::Mul, &x, &Sx::shape(*s)),
+                &pid(k),
+            );
         }
         map.insert(one.id, stepped(&one.lo, one.step, &x));
         counts = shapes.into_iter().map(Count::Shape).collect();
@@ -98,9 +113,18 @@ pub(crate) fn lower(ir: &[Ir]) -> Res<Lowered> {
         let mut groups: Vec<Vec<Axis>> = axes.into_iter().map(|a| vec![a]).collect();
         while groups.len() > 3 {
             let fixed = |g: &Vec<Axis>| g.iter().all(|a| matches!(a.count, Count::Fixed(_)));
-            let Some(k) = (1..groups.len()).rev().find(|k| groups.get(*k).is_some_and(fixed)) else {
-                let pos = groups.last().and_then(|g| g.first()).map_or(start, |a| a.pos);
-                return Err(Diag::unsupported(pos, "a dispatch over more than three loops with symbolic bounds"));
+            let Some(k) = (1..groups.len())
+                .rev()
+                .find(|k| groups.get(*k).is_some_and(fixed))
+            else {
+                let pos = groups
+                    .last()
+                    .and_then(|g| g.first())
+                    .map_or(start, |a| a.pos);
+                return Err(Diag::unsupported(
+                    pos,
+                    "a dispatch over more than three loops with symbolic bounds",
+                ));
             };
             let inner = groups.remove(k);
             if let Some(g) = groups.get_mut(k - 1) {
@@ -110,7 +134,12 @@ pub(crate) fn lower(ir: &[Ir]) -> Res<Lowered> {
         let shapes: Vec<u32> = groups
             .iter()
             .filter_map(|g| match g.as_slice() {
-                [Axis { count: Count::Shape(k), .. }] => Some(*k),
+                [
+                    Axis {
+                        count: Count::Shape(k),
+                        ..
+                    },
+                ] => Some(*k),
                 _ => None,
             })
             .collect();
@@ -121,7 +150,11 @@ pub(crate) fn lower(ir: &[Ir]) -> Res<Lowered> {
             && distinct.iter().enumerate().all(|(i, k)| *k == i as u32);
         counts = vec![Count::Fixed(1); groups.len()];
         for (g, group) in groups.iter().enumerate() {
-            let axis = if named { shapes.get(g).copied().unwrap_or(0) as usize } else { g };
+            let axis = if named {
+                shapes.get(g).copied().unwrap_or(0) as usize
+            } else {
+                g
+            };
             order.push(axis as u8);
             let mut rest = pid(axis);
             let mut total: Option<Count> = None;
@@ -194,7 +227,11 @@ pub(crate) fn lower(ir: &[Ir]) -> Res<Lowered> {
 }
 
 fn stepped(lo: &Sx, step: i64, n: &Sx) -> Sx {
-    Sx::binary(BinaryOp::Add, lo, &Sx::binary(BinaryOp::Mul, n, &Sx::int(step)))
+    Sx::binary(
+        BinaryOp::Add,
+        lo,
+        &Sx::binary(BinaryOp::Mul, n, &Sx::int(step)),
+    )
 }
 
 /// The distinct shape arguments that `f` is the product of.
@@ -212,7 +249,11 @@ fn product(f: &Sx) -> Option<Vec<u32>> {
         }
     }
     out.sort_unstable();
-    if out.iter().enumerate().all(|(i, k)| *k == i as u32) { Some(out) } else { None }
+    if out.iter().enumerate().all(|(i, k)| *k == i as u32) {
+        Some(out)
+    } else {
+        None
+    }
 }
 
 /// Peels dispatch loops off until the work-item is reached.
@@ -221,13 +262,24 @@ fn peel(ir: &[Ir], axes: &mut Vec<Axis>, near: Pos, depth: usize) -> Res<Vec<Ir>
         return Err(Diag::deep(near, "dispatch nested too deep"));
     }
     // ABI 11: what follows the mark in its block is the work-item.
-    let marks: Vec<usize> = ir.iter().enumerate().filter(|(_, s)| matches!(s, Ir::Mark { .. })).map(|(i, _)| i).collect();
+    let marks: Vec<usize> = ir
+        .iter()
+        .enumerate()
+        .filter(|(_, s)| matches!(s, Ir::Mark { .. }))
+        .map(|(i, _)| i)
+        .collect();
     if let Some(&first) = marks.first() {
         if let Some(s) = marks.get(1).and_then(|k| ir.get(*k)) {
-            return Err(Diag::unsupported(place(s), "a second work-item in one iteration"));
+            return Err(Diag::unsupported(
+                place(s),
+                "a second work-item in one iteration",
+            ));
         }
         if let Some(s) = ir.get(..first).and_then(<[Ir]>::first) {
-            return Err(Diag::value(place(s), "a trace call before togsim_core_alloc"));
+            return Err(Diag::value(
+                place(s),
+                "a trace call before togsim_core_alloc",
+            ));
         }
         let body = ir.get(first + 1..).unwrap_or_default().to_vec();
         if let Some(s) = body.iter().find(|s| dispatches(s)) {
@@ -238,10 +290,25 @@ fn peel(ir: &[Ir], axes: &mut Vec<Axis>, near: Pos, depth: usize) -> Res<Vec<Ir>
     match ir {
         [] => Err(Diag::value(near, "no work-item is dispatched")),
         [Ir::Item { body, .. }] => Ok(body.clone()),
-        [Ir::For { id, lo, hi, step, body, pos, .. }] if ir.iter().all(dispatches) => {
-            if lo.mentions(&|k| matches!(k, Kind::Loop(_))) || hi.mentions(&|k| matches!(k, Kind::Loop(_))) {
-                return Err(Diag::unsupported(*pos, "a dispatch loop whose bounds depend on another loop")
-                    .hint("a grid is a box: work-items outside it cannot be left out"));
+        [
+            Ir::For {
+                id,
+                lo,
+                hi,
+                step,
+                body,
+                pos,
+                ..
+            },
+        ] if ir.iter().all(dispatches) => {
+            if lo.mentions(&|k| matches!(k, Kind::Loop(_)))
+                || hi.mentions(&|k| matches!(k, Kind::Loop(_)))
+            {
+                return Err(Diag::unsupported(
+                    *pos,
+                    "a dispatch loop whose bounds depend on another loop",
+                )
+                .hint("a grid is a box: work-items outside it cannot be left out"));
             }
             let count = match (&hi.0.kind, lo.constant(), *step) {
                 (Kind::Shape(k), Some(0), 1) => Count::Shape(*k),
@@ -251,7 +318,9 @@ fn peel(ir: &[Ir], axes: &mut Vec<Axis>, near: Pos, depth: usize) -> Res<Vec<Ir>
                         Some(n) => Count::Fixed(n),
                         // The grid itself says how many there are, so a clamp at 0 adds nothing.
                         None => match &n.0.kind {
-                            Kind::Binary(BinaryOp::Max, x, z) if z.constant() == Some(0) && product(x).is_some() => {
+                            Kind::Binary(BinaryOp::Max, x, z)
+                                if z.constant() == Some(0) && product(x).is_some() =>
+                            {
                                 Count::Formula(x.clone())
                             }
                             _ => Count::Formula(n),
@@ -259,13 +328,29 @@ fn peel(ir: &[Ir], axes: &mut Vec<Axis>, near: Pos, depth: usize) -> Res<Vec<Ir>
                     }
                 }
             };
-            axes.push(Axis { id: *id, lo: lo.clone(), step: *step, count, pos: *pos });
+            axes.push(Axis {
+                id: *id,
+                lo: lo.clone(),
+                step: *step,
+                count,
+                pos: *pos,
+            });
             peel(body, axes, *pos, depth + 1)
         }
-        [Ir::If { cond, then, otherwise, pos }] if ir.iter().all(dispatches) => {
+        [
+            Ir::If {
+                cond,
+                then,
+                otherwise,
+                pos,
+            },
+        ] if ir.iter().all(dispatches) => {
             if then.is_empty() || otherwise.is_empty() {
-                return Err(Diag::unsupported(*pos, "a dispatch under a condition")
-                    .hint("every point of the grid is one work-item; put the condition inside it"));
+                return Err(
+                    Diag::unsupported(*pos, "a dispatch under a condition").hint(
+                        "every point of the grid is one work-item; put the condition inside it",
+                    ),
+                );
             }
             let n = axes.len();
             let a = peel(then, axes, *pos, depth + 1)?;
@@ -273,7 +358,12 @@ fn peel(ir: &[Ir], axes: &mut Vec<Axis>, near: Pos, depth: usize) -> Res<Vec<Ir>
             if axes.len() != n {
                 return Err(Diag::unsupported(*pos, "a dispatch loop under a condition"));
             }
-            Ok(vec![Ir::If { cond: cond.clone(), then: a, otherwise: b, pos: *pos }])
+            Ok(vec![Ir::If {
+                cond: cond.clone(),
+                then: a,
+                otherwise: b,
+                pos: *pos,
+            }])
         }
         several => {
             if let Some(s) = several.iter().find(|s| !dispatches(s)) {
@@ -288,15 +378,29 @@ fn peel(ir: &[Ir], axes: &mut Vec<Axis>, near: Pos, depth: usize) -> Res<Vec<Ir>
             let before = axes.len();
             let id = PLACE + before as u32;
             let values: Vec<i64> = (0..n).collect();
-            let which = Sx::loop_var(id, Range::new(0, n - 1), Range::new(0, n - 1), Some(values.into()));
-            axes.push(Axis { id, lo: Sx::int(0), step: 1, count: Count::Fixed(n), pos });
+            let which = Sx::loop_var(
+                id,
+                Range::new(0, n - 1),
+                Range::new(0, n - 1),
+                Some(values.into()),
+            );
+            axes.push(Axis {
+                id,
+                lo: Sx::int(0),
+                step: 1,
+                count: Count::Fixed(n),
+                pos,
+            });
             let count = axes.len();
             let mut bodies = Vec::new();
             for s in several {
                 bodies.push(peel(std::slice::from_ref(s), axes, pos, depth + 1)?);
                 if axes.len() != count {
-                    return Err(Diag::unsupported(place(s), "several dispatch loops one after another")
-                        .hint("import each as a kernel of its own"));
+                    return Err(Diag::unsupported(
+                        place(s),
+                        "several dispatch loops one after another",
+                    )
+                    .hint("import each as a kernel of its own"));
                 }
             }
             // A balanced tree of conditions, so that many dispatches stay shallow.
@@ -312,15 +416,25 @@ fn choose(which: &Sx, bodies: &mut [Vec<Ir>], from: i64, to: i64, pos: Pos) -> V
     let mid = from + (to - from) / 2;
     let (a, b) = bodies.split_at_mut((mid - from) as usize);
     let cond = Sx::binary(BinaryOp::Lt, which, &Sx::int(mid));
-    let (then, otherwise) = (choose(which, a, from, mid, pos), choose(which, b, mid, to, pos));
-    vec![Ir::If { cond, then, otherwise, pos }]
+    let (then, otherwise) = (
+        choose(which, a, from, mid, pos),
+        choose(which, b, mid, to, pos),
+    );
+    vec![Ir::If {
+        cond,
+        then,
+        otherwise,
+        pos,
+    }]
 }
 
 fn dispatches(s: &Ir) -> bool {
     match s {
         Ir::Item { .. } | Ir::Mark { .. } => true,
         Ir::For { body, .. } => body.iter().any(dispatches),
-        Ir::If { then, otherwise, .. } => then.iter().any(dispatches) || otherwise.iter().any(dispatches),
+        Ir::If {
+            then, otherwise, ..
+        } => then.iter().any(dispatches) || otherwise.iter().any(dispatches),
         _ => false,
     }
 }
@@ -346,7 +460,9 @@ fn semaphores(ir: &[Ir], notes: &mut Vec<String>) -> BTreeMap<SemKey, u32> {
                     walk(body, out, seen);
                     None
                 }
-                Ir::If { then, otherwise, .. } => {
+                Ir::If {
+                    then, otherwise, ..
+                } => {
                     walk(then, out, seen);
                     walk(otherwise, out, seen);
                     None
@@ -404,25 +520,55 @@ impl Lower {
             let pos = place(s);
             self.statements += 1;
             if self.statements > limits::MAX_STMTS {
-                return Err(Diag::limit(pos, format!("more than {} statements", limits::MAX_STMTS)));
+                return Err(Diag::limit(
+                    pos,
+                    format!("more than {} statements", limits::MAX_STMTS),
+                ));
             }
             if depth > limits::MAX_STMT_DEPTH - 2 || loops > limits::MAX_LOOP_DEPTH {
-                return Err(Diag::deep(pos, "loops and conditions nested deeper than a trace allows"));
+                return Err(Diag::deep(
+                    pos,
+                    "loops and conditions nested deeper than a trace allows",
+                ));
             }
             match s {
-                Ir::For { id, name, lo, hi, step, body, .. } => {
+                Ir::For {
+                    id,
+                    name,
+                    lo,
+                    hi,
+                    step,
+                    body,
+                    ..
+                } => {
                     let (lo, hi) = (self.expr(lo, pos)?, self.expr(hi, pos)?);
                     self.vars.insert(*id, loops as u32);
                     let name = self.name(name);
                     self.names.push(name.clone());
                     let body = self.block(body, loops + 1, depth + 1)?;
                     self.names.pop();
-                    out.push(Stmt::For(For { var: VarId(loops as u32), name, lo, hi, step: Expr::Const(*step), body }));
+                    out.push(Stmt::For(For {
+                        var: VarId(loops as u32),
+                        name,
+                        lo,
+                        hi,
+                        step: Expr::Const(*step),
+                        body,
+                    }));
                 }
-                Ir::If { cond, then, otherwise, .. } => {
+                Ir::If {
+                    cond,
+                    then,
+                    otherwise,
+                    ..
+                } => {
                     let c = self.resolve(cond);
                     if let Some(v) = c.constant() {
-                        out.extend(self.block(if v != 0 { then } else { otherwise }, loops, depth)?);
+                        out.extend(self.block(
+                            if v != 0 { then } else { otherwise },
+                            loops,
+                            depth,
+                        )?);
                         continue;
                     }
                     let (cond, then, otherwise) = if then.is_empty() {
@@ -433,16 +579,35 @@ impl Lower {
                     let cond = self.expr(&cond, pos)?;
                     let then = self.block(then, loops, depth + 1)?;
                     let otherwise = self.block(otherwise, loops, depth + 1)?;
-                    out.push(Stmt::If(If { cond, then, otherwise }));
+                    out.push(Stmt::If(If {
+                        cond,
+                        then,
+                        otherwise,
+                    }));
                 }
                 Ir::Dma(d) => {
                     let d = self.dma(d)?;
                     out.push(Stmt::Dma(d));
                 }
-                Ir::Compute { tile, unit, reads, writes, .. } => {
-                    let tile = u32::try_from(*tile).ok().filter(|t| (*t as usize) < limits::MAX_TILES).ok_or_else(|| {
-                        Diag::value(pos, format!("compute tile {tile}; tiles are 0 to {}", limits::MAX_TILES - 1))
-                    })?;
+                Ir::Compute {
+                    tile,
+                    unit,
+                    reads,
+                    writes,
+                    ..
+                } => {
+                    let tile = u32::try_from(*tile)
+                        .ok()
+                        .filter(|t| (*t as usize) < limits::MAX_TILES)
+                        .ok_or_else(|| {
+                            Diag::value(
+                                pos,
+                                format!(
+                                    "compute tile {tile}; tiles are 0 to {}",
+                                    limits::MAX_TILES - 1
+                                ),
+                            )
+                        })?;
                     self.out.tiles.entry(tile).or_insert(pos);
                     let unit = match unit {
                         0 => Unit::Vector,
@@ -450,13 +615,24 @@ impl Lower {
                         2 => Unit::Preload,
                         _ => Unit::CrossLane,
                     };
-                    let (reads, writes) = (self.buffers(reads, false, pos)?, self.buffers(writes, false, pos)?);
-                    out.push(Stmt::Compute(Compute { tile: TileId(tile), unit, reads, writes }));
+                    let (reads, writes) = (
+                        self.buffers(reads, false, pos)?,
+                        self.buffers(writes, false, pos)?,
+                    );
+                    out.push(Stmt::Compute(Compute {
+                        tile: TileId(tile),
+                        unit,
+                        reads,
+                        writes,
+                    }));
                 }
                 Ir::Wait { key, expected, .. } => {
                     let semaphore = SemId(self.sems.get(key).copied().unwrap_or(0));
                     let expected = self.expr(expected, pos)?;
-                    out.push(Stmt::Wait(Wait { semaphore, expected }));
+                    out.push(Stmt::Wait(Wait {
+                        semaphore,
+                        expected,
+                    }));
                 }
                 Ir::Item { .. } | Ir::Mark { .. } => {
                     return Err(Diag::unsupported(pos, "a work-item inside another"));
@@ -470,14 +646,35 @@ impl Lower {
         let mut name: String = wanted.chars().take(60).collect();
         let reserved = |n: &str| {
             let mut c = n.chars();
-            let numbered = matches!(c.next(), Some('p' | 'g' | 'b' | 't')) && c.clone().next().is_some() && c.all(|x| x.is_ascii_digit());
+            let numbered = matches!(c.next(), Some('p' | 'g' | 'b' | 't'))
+                && c.clone().next().is_some()
+                && c.all(|x| x.is_ascii_digit());
             numbered
                 || n.starts_with("shape")
                 || n.starts_with("arg")
                 || matches!(
                     n,
-                    "for" | "if" | "else" | "in" | "step" | "dma" | "compute" | "wait" | "load" | "store" | "select"
-                        | "min" | "max" | "true" | "false" | "param" | "tensor" | "buffer" | "tile" | "grid" | "pid"
+                    "for"
+                        | "if"
+                        | "else"
+                        | "in"
+                        | "step"
+                        | "dma"
+                        | "compute"
+                        | "wait"
+                        | "load"
+                        | "store"
+                        | "select"
+                        | "min"
+                        | "max"
+                        | "true"
+                        | "false"
+                        | "param"
+                        | "tensor"
+                        | "buffer"
+                        | "tile"
+                        | "grid"
+                        | "pid"
                 )
         };
         while reserved(&name) || self.names.contains(&name) {
@@ -488,13 +685,27 @@ impl Lower {
 
     fn buffers(&mut self, ids: &[i64], moved: bool, pos: Pos) -> Res<Vec<BufferId>> {
         if ids.len() > limits::MAX_OP_BUFFERS {
-            return Err(Diag::limit(pos, format!("more than {} buffers of one op", limits::MAX_OP_BUFFERS)));
+            return Err(Diag::limit(
+                pos,
+                format!("more than {} buffers of one op", limits::MAX_OP_BUFFERS),
+            ));
         }
         let mut out = Vec::new();
         for b in ids {
-            let id = u32::try_from(*b).ok().filter(|b| (*b as usize) < limits::MAX_BUFFERS);
-            let id = id.ok_or_else(|| Diag::value(pos, format!("buffer {b}; buffers are 0 to {}", limits::MAX_BUFFERS - 1)))?;
-            let u = self.out.buffers.entry(id).or_insert(BufferUse { moved: false, bytes: 0, pos });
+            let id = u32::try_from(*b)
+                .ok()
+                .filter(|b| (*b as usize) < limits::MAX_BUFFERS);
+            let id = id.ok_or_else(|| {
+                Diag::value(
+                    pos,
+                    format!("buffer {b}; buffers are 0 to {}", limits::MAX_BUFFERS - 1),
+                )
+            })?;
+            let u = self.out.buffers.entry(id).or_insert(BufferUse {
+                moved: false,
+                bytes: 0,
+                pos,
+            });
             if moved && !u.moved {
                 u.moved = true;
                 u.pos = pos;
@@ -506,21 +717,47 @@ impl Lower {
 
     fn dma(&mut self, d: &DmaIr) -> Res<Dma> {
         let pos = d.pos;
-        let arg = u32::try_from(d.arg).ok().filter(|a| (*a as usize) < limits::MAX_TENSORS);
-        let arg = arg.ok_or_else(|| Diag::value(pos, format!("tensor {}; tensors are 0 to {}", d.arg, limits::MAX_TENSORS - 1)))?;
-        let bits = u32::try_from(d.bits).ok().filter(|b| (1..=limits::MAX_ELEMENT_BITS).contains(b));
+        let arg = u32::try_from(d.arg)
+            .ok()
+            .filter(|a| (*a as usize) < limits::MAX_TENSORS);
+        let arg = arg.ok_or_else(|| {
+            Diag::value(
+                pos,
+                format!(
+                    "tensor {}; tensors are 0 to {}",
+                    d.arg,
+                    limits::MAX_TENSORS - 1
+                ),
+            )
+        })?;
+        let bits = u32::try_from(d.bits)
+            .ok()
+            .filter(|b| (1..=limits::MAX_ELEMENT_BITS).contains(b));
         let bits = bits.ok_or_else(|| Diag::value(pos, format!("elements of {} bits", d.bits)))?;
-        let u = self.out.args.entry(arg).or_insert(ArgUse { loaded: false, stored: false, bits, pos });
+        let u = self.out.args.entry(arg).or_insert(ArgUse {
+            loaded: false,
+            stored: false,
+            bits,
+            pos,
+        });
         u.loaded |= !d.store;
         u.stored |= d.store;
         let mut dims = Vec::new();
         let mut total = Sx::int(1);
         for (extent, stride) in &d.dims {
             if extent.sure().hi < 0 {
-                return Err(Diag::new(ErrorCode::NegativeCount, pos, "a negative extent"));
+                return Err(Diag::new(
+                    ErrorCode::NegativeCount,
+                    pos,
+                    "a negative extent",
+                ));
             }
             total = Sx::binary(BinaryOp::Mul, &total, extent);
-            dims.push(Dim { extent: self.expr(extent, pos)?, stride: self.expr(stride, pos)?, valid: None });
+            dims.push(Dim {
+                extent: self.expr(extent, pos)?,
+                stride: self.expr(stride, pos)?,
+                valid: None,
+            });
         }
         let indirect = if d.indirect {
             self.out.notes.push(format!(
@@ -528,7 +765,10 @@ impl Lower {
                 pos.line
             ));
             self.out.notes.dedup();
-            Some(Indirect::Lines { count: self.expr(&total, pos)?, bytes: bits.div_ceil(8) })
+            Some(Indirect::Lines {
+                count: self.expr(&total, pos)?,
+                bytes: bits.div_ceil(8),
+            })
         } else {
             None
         };
@@ -538,12 +778,18 @@ impl Lower {
         let reads = self.buffers(&d.reads, d.store, pos)?;
         let writes = self.buffers(&d.writes, !d.store, pos)?;
         Ok(Dma {
-            direction: if d.store { Direction::Store } else { Direction::Load },
+            direction: if d.store {
+                Direction::Store
+            } else {
+                Direction::Load
+            },
             tensor: TensorId(arg),
             offset,
             dims,
             element_bits: bits,
-            semaphore: d.key.map(|k| SemId(self.sems.get(&k).copied().unwrap_or(0))),
+            semaphore: d
+                .key
+                .map(|k| SemId(self.sems.get(&k).copied().unwrap_or(0))),
             reads,
             writes,
             indirect,
@@ -577,13 +823,22 @@ impl Lower {
     fn expr(&mut self, x: &Sx, pos: Pos) -> Res<Expr> {
         let x = self.resolve(x);
         if x.depth() as usize > limits::MAX_EXPR_DEPTH {
-            return Err(Diag::deep(pos, format!("a value built from more than {} operations in a row", limits::MAX_EXPR_DEPTH)));
+            return Err(Diag::deep(
+                pos,
+                format!(
+                    "a value built from more than {} operations in a row",
+                    limits::MAX_EXPR_DEPTH
+                ),
+            ));
         }
         let mut nodes = 0;
         let e = self.tree(&x, &mut nodes, pos)?;
         self.nodes += nodes;
         if self.nodes > limits::MAX_TOTAL_EXPR_NODES {
-            return Err(Diag::limit(pos, "the values of the trace are too large together"));
+            return Err(Diag::limit(
+                pos,
+                "the values of the trace are too large together",
+            ));
         }
         Ok(e)
     }
@@ -591,7 +846,10 @@ impl Lower {
     fn tree(&mut self, x: &Sx, nodes: &mut usize, pos: Pos) -> Res<Expr> {
         *nodes += 1;
         if *nodes > limits::MAX_EXPR_NODES {
-            return Err(Diag::limit(pos, format!("a value of more than {} operations", limits::MAX_EXPR_NODES)));
+            return Err(Diag::limit(
+                pos,
+                format!("a value of more than {} operations", limits::MAX_EXPR_NODES),
+            ));
         }
         Ok(match &x.0.kind {
             Kind::Const(v) => Expr::Const(*v),
@@ -614,11 +872,15 @@ impl Lower {
                     Expr::Param(ParamId(at as u32))
                 }
             },
-            Kind::Phi(_) => return Err(Diag::unsupported(pos, "a value carried between iterations")),
-            Kind::Unary(op, a) => Expr::Unary(*op, Box::new(self.tree(a, nodes, pos)?)),
-            Kind::Binary(op, a, b) => {
-                Expr::Binary(*op, Box::new(self.tree(a, nodes, pos)?), Box::new(self.tree(b, nodes, pos)?))
+            Kind::Phi(_) => {
+                return Err(Diag::unsupported(pos, "a value carried between iterations"));
             }
+            Kind::Unary(op, a) => Expr::Unary(*op, Box::new(self.tree(a, nodes, pos)?)),
+            Kind::Binary(op, a, b) => Expr::Binary(
+                *op,
+                Box::new(self.tree(a, nodes, pos)?),
+                Box::new(self.tree(b, nodes, pos)?),
+            ),
             Kind::Select(c, a, b) => Expr::Select(
                 Box::new(self.tree(c, nodes, pos)?),
                 Box::new(self.tree(a, nodes, pos)?),
@@ -636,10 +898,14 @@ pub(crate) fn formula(x: &Sx) -> Option<Expr> {
             Kind::Const(v) => Expr::Const(*v),
             Kind::Shape(k) => Expr::Param(ParamId(*k)),
             Kind::Unary(op, a) => Expr::Unary(*op, Box::new(go(a, left)?)),
-            Kind::Binary(op, a, b) => Expr::Binary(*op, Box::new(go(a, left)?), Box::new(go(b, left)?)),
-            Kind::Select(c, a, b) => {
-                Expr::Select(Box::new(go(c, left)?), Box::new(go(a, left)?), Box::new(go(b, left)?))
+            Kind::Binary(op, a, b) => {
+                Expr::Binary(*op, Box::new(go(a, left)?), Box::new(go(b, left)?))
             }
+            Kind::Select(c, a, b) => Expr::Select(
+                Box::new(go(c, left)?),
+                Box::new(go(a, left)?),
+                Box::new(go(b, left)?),
+            ),
             Kind::Loop(_) | Kind::Phi(_) => return None,
         })
     }
@@ -656,7 +922,9 @@ fn fill(ir: &[Ir], pending: &mut BTreeMap<i64, u64>, out: &mut BTreeMap<u32, Buf
             Ir::Dma(d) => {
                 let mut n = u128::from(d.bits.unsigned_abs());
                 for (e, _) in &d.dims {
-                    n = n.saturating_mul(u128::from(e.constant().unwrap_or(0).max(0).unsigned_abs()));
+                    n = n.saturating_mul(u128::from(
+                        e.constant().unwrap_or(0).max(0).unsigned_abs(),
+                    ));
                 }
                 let bytes = u64::try_from(n.div_ceil(8)).unwrap_or(u64::MAX);
                 if d.store {
@@ -679,10 +947,16 @@ fn fill(ir: &[Ir], pending: &mut BTreeMap<i64, u64>, out: &mut BTreeMap<u32, Buf
                     pending.remove(b);
                 }
             }
-            Ir::For { lo, hi, step, body, .. } => {
+            Ir::For {
+                lo, hi, step, body, ..
+            } => {
                 let before = pending.clone();
                 fill(body, pending, out);
-                let trips = super::exec::trips(lo, hi, *step).constant().unwrap_or(1).max(0).unsigned_abs();
+                let trips = super::exec::trips(lo, hi, *step)
+                    .constant()
+                    .unwrap_or(1)
+                    .max(0)
+                    .unsigned_abs();
                 for (b, n) in pending.iter_mut() {
                     let was = before.get(b).copied().unwrap_or(0);
                     // Untouched by any read: every iteration adds its piece.
@@ -697,7 +971,9 @@ fn fill(ir: &[Ir], pending: &mut BTreeMap<i64, u64>, out: &mut BTreeMap<u32, Buf
                 reads_of(body, &mut read);
                 pending.retain(|b, _| !read.contains(b));
             }
-            Ir::If { then, otherwise, .. } => {
+            Ir::If {
+                then, otherwise, ..
+            } => {
                 let mut other = pending.clone();
                 fill(then, pending, out);
                 fill(otherwise, &mut other, out);
@@ -721,7 +997,9 @@ fn reads_of(ir: &[Ir], out: &mut BTreeSet<i64>) {
     for s in ir {
         match s {
             Ir::For { body, .. } => reads_of(body, out),
-            Ir::If { then, otherwise, .. } => {
+            Ir::If {
+                then, otherwise, ..
+            } => {
                 reads_of(then, out);
                 reads_of(otherwise, out);
             }
@@ -731,4 +1009,3 @@ fn reads_of(ir: &[Ir], out: &mut BTreeSet<i64>) {
         }
     }
 }
-

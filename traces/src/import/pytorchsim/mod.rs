@@ -39,7 +39,8 @@ use crate::expr;
 use crate::launch::LaunchArgs;
 use crate::limits;
 use crate::model::{
-    Admission, Bounds, Buffer, CostSource, Dispatch, Expr, Header, Layout, Param, Role, Tensor, Tile, Trace,
+    Admission, Bounds, Buffer, CostSource, Dispatch, Expr, Header, Layout, Param, Role, Tensor,
+    Tile, Trace,
 };
 
 mod cpp;
@@ -55,8 +56,8 @@ use diag::{Diag, Pos, Res};
 pub use folder::{KernelFolder, MAX_FILE, MAX_STATS, MAX_TOTAL, STATS};
 use lower::Count;
 pub use tables::{
-    KernelArg, KernelInfo, TileTypes, UnitRow, parse_cycle_table, parse_gem5_stats, parse_kernel_json, parse_numbers,
-    parse_tile_types, parse_units,
+    KernelArg, KernelInfo, TileTypes, UnitRow, parse_cycle_table, parse_gem5_stats,
+    parse_kernel_json, parse_numbers, parse_tile_types, parse_units,
 };
 
 /// Choices of an import.
@@ -149,7 +150,10 @@ impl Imported {
                 AxisExtent::Fixed(n) => i64::try_from(*n).unwrap_or(i64::MAX),
                 AxisExtent::Formula(f) => {
                     let fault = std::cell::Cell::new(None);
-                    let env = ShapeEnv { shape, missing: &fault };
+                    let env = ShapeEnv {
+                        shape,
+                        missing: &fault,
+                    };
                     let v = expr::eval(f, &env).map_err(|e| {
                         TraceError::new(e.code(), format!("launch.grid[{axis}]"), e.what())
                     })?;
@@ -206,36 +210,62 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
     if let Some(a) = options.abi
         && !(11..=15).contains(&a)
     {
-        return Err(TraceError::new(ErrorCode::Version, "abi", format!("trace ABI {a}; 11 to 15 are known")));
+        return Err(TraceError::new(
+            ErrorCode::Version,
+            "abi",
+            format!("trace ABI {a}; 11 to 15 are known"),
+        ));
     }
     let info = match open("kernel.json") {
         Some(b) => parse_kernel_json(b, "kernel.json")?,
         None => KernelInfo::default(),
     };
-    let types = open("tile_types.json").map(|b| parse_tile_types(b, "tile_types.json")).transpose()?;
+    let types = open("tile_types.json")
+        .map(|b| parse_tile_types(b, "tile_types.json"))
+        .transpose()?;
     let source = choose_source(folder, &info, options)?;
     let axes_file = match open("trace_axes.txt") {
         Some(b) => match parse_numbers(b, "trace_axes.txt", 1)?.as_slice() {
             [row] => row.first().copied(),
-            _ => return Err(TraceError::new(ErrorCode::Syntax, "trace_axes.txt", "expected one number")),
+            _ => {
+                return Err(TraceError::new(
+                    ErrorCode::Syntax,
+                    "trace_axes.txt",
+                    "expected one number",
+                ));
+            }
         },
         None => types.as_ref().and_then(|t| t.axes).map(|n| n as u64),
     };
     let shape: Option<Vec<u64>> = match open("trace_shape.txt") {
-        Some(b) => Some(parse_numbers(b, "trace_shape.txt", 0)?.into_iter().flatten().collect()),
+        Some(b) => Some(
+            parse_numbers(b, "trace_shape.txt", 0)?
+                .into_iter()
+                .flatten()
+                .collect(),
+        ),
         None => None,
     };
     if let (Some(n), Some(s)) = (axes_file, &shape)
         && n != s.len() as u64
     {
-        let m = format!("{} shape arguments, but the trace was made for {n}", s.len());
+        let m = format!(
+            "{} shape arguments, but the trace was made for {n}",
+            s.len()
+        );
         return Err(TraceError::new(ErrorCode::AxisCount, "trace_shape.txt", m));
     }
-    let shape_count = axes_file.and_then(|n| usize::try_from(n).ok()).or(shape.as_ref().map(Vec::len));
+    let shape_count = axes_file
+        .and_then(|n| usize::try_from(n).ok())
+        .or(shape.as_ref().map(Vec::len));
 
-    let bytes = open(&source).ok_or_else(|| TraceError::new(ErrorCode::MissingKey, source.clone(), "no such file"))?;
+    let bytes = open(&source)
+        .ok_or_else(|| TraceError::new(ErrorCode::MissingKey, source.clone(), "no such file"))?;
     let text = tables::text(bytes, &source)?;
-    let mut headers = Headers { folder, files: vec![source.clone()] };
+    let mut headers = Headers {
+        folder,
+        files: vec![source.clone()],
+    };
     let run = |headers: &mut Headers<'_>| -> Res<(exec::Outcome, lower::Lowered)> {
         let assumed = options.abi.unwrap_or(15);
         let tokens = cpp::pp::preprocess(text, 0, assumed, headers)?;
@@ -252,8 +282,9 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
 
     // Costs.
     let mut cycles = CycleSource::None;
-    let table: Option<Vec<(u64, u64)>> = if let Some((name, b)) =
-        ["trace_cycles.tsv", "cycles.tsv"].iter().find_map(|n| Some((*n, folder.get(n)?)))
+    let table: Option<Vec<(u64, u64)>> = if let Some((name, b)) = ["trace_cycles.tsv", "cycles.tsv"]
+        .iter()
+        .find_map(|n| Some((*n, folder.get(n)?)))
     {
         used.push(name.to_owned());
         cycles = CycleSource::Table;
@@ -262,18 +293,33 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
         used.push(STATS.to_owned());
         cycles = CycleSource::Gem5;
         let measured = parse_gem5_stats(b, STATS)?;
-        let offsets = types.as_ref().map(|t| &t.overlap_offset).filter(|o| !o.is_empty());
+        let offsets = types
+            .as_ref()
+            .map(|t| &t.overlap_offset)
+            .filter(|o| !o.is_empty());
         if let Some(o) = offsets
             && o.len() != measured.len()
         {
-            let m = format!("{} measured sections for {} compute tiles", measured.len(), o.len());
+            let m = format!(
+                "{} measured sections for {} compute tiles",
+                measured.len(),
+                o.len()
+            );
             return Err(TraceError::new(ErrorCode::BadValue, STATS, m)
                 .with_hint("a marker fired another number of times than there are tiles"));
         }
         let at = |i: usize| offsets.and_then(|o| o.get(i)).copied().flatten();
-        Some(measured.iter().enumerate().map(|(i, c)| (*c, at(i).map_or(0, |o| c.saturating_sub(o)))).collect())
+        Some(
+            measured
+                .iter()
+                .enumerate()
+                .map(|(i, c)| (*c, at(i).map_or(0, |o| c.saturating_sub(o))))
+                .collect(),
+        )
     } else {
-        notes.push("no cycle table and no gem5 statistics: the compute tiles have no cost yet".into());
+        notes.push(
+            "no cycle table and no gem5 statistics: the compute tiles have no cost yet".into(),
+        );
         None
     };
     let last_tile = lowered.tiles.last_key_value().map(|(t, p)| (*t, *p));
@@ -282,12 +328,19 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
             return Err(fail(
                 ErrorCode::UnknownTile,
                 pos,
-                format!("compute tile {tile}, but the cycle table has {} rows", t.len()),
+                format!(
+                    "compute tile {tile}, but the cycle table has {} rows",
+                    t.len()
+                ),
             ));
         }
         (Some(t), _) => {
             if cycles == CycleSource::Gem5 && types.is_none() && t.len() != lowered.tiles.len() {
-                let m = format!("{} measured sections for {} compute tiles", t.len(), lowered.tiles.len());
+                let m = format!(
+                    "{} measured sections for {} compute tiles",
+                    t.len(),
+                    lowered.tiles.len()
+                );
                 return Err(TraceError::new(ErrorCode::BadValue, STATS, m)
                     .with_hint("a marker fired another number of times than there are tiles"));
             }
@@ -303,7 +356,11 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
                 unit: None,
                 cycles: row.map(|r| r.0),
                 overlap: row.map_or(0, |r| r.1),
-                source: if cycles == CycleSource::None { CostSource::Declared } else { CostSource::Measured },
+                source: if cycles == CycleSource::None {
+                    CostSource::Declared
+                } else {
+                    CostSource::Measured
+                },
                 admissions: Vec::new(),
             }
         })
@@ -312,16 +369,23 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
         let Some(b) = folder.get(name) else { continue };
         used.push(name.to_owned());
         for row in parse_units(b, name)? {
-            let tile = usize::try_from(row.tile).ok().and_then(|t| tiles.get_mut(t)).ok_or_else(|| {
-                let m = format!("compute tile {}, but there are {rows}", row.tile);
-                TraceError::new(ErrorCode::UnknownTile, name, m)
-            })?;
+            let tile = usize::try_from(row.tile)
+                .ok()
+                .and_then(|t| tiles.get_mut(t))
+                .ok_or_else(|| {
+                    let m = format!("compute tile {}, but there are {rows}", row.tile);
+                    TraceError::new(ErrorCode::UnknownTile, name, m)
+                })?;
             if tile.admissions.iter().any(|a| a.unit == row.unit) {
                 let m = format!("tile {} states unit {} twice", row.tile, row.unit);
                 return Err(TraceError::new(ErrorCode::BadValue, name, m));
             }
             if tile.admissions.len() >= limits::MAX_ADMISSIONS {
-                return Err(TraceError::new(ErrorCode::TooLarge, name, format!("too many units of tile {}", row.tile)));
+                return Err(TraceError::new(
+                    ErrorCode::TooLarge,
+                    name,
+                    format!("too many units of tile {}", row.tile),
+                ));
             }
             tile.admissions.push(Admission {
                 unit: row.unit,
@@ -333,7 +397,14 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
         break;
     }
 
-    let buffers = buffers(&outcome.buffers, outcome.buffers_pos, &lowered, outcome.abi, &mut notes, &fail)?;
+    let buffers = buffers(
+        &outcome.buffers,
+        outcome.buffers_pos,
+        &lowered,
+        outcome.abi,
+        &mut notes,
+        &fail,
+    )?;
     let tensors = tensors(folder, &info, &lowered, &mut used, &mut notes, &fail)?;
 
     // The grid.
@@ -343,14 +414,22 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
             Count::Shape(k) => AxisExtent::Shape(*k),
             Count::Fixed(n) => AxisExtent::Fixed(u64::try_from(*n).unwrap_or(0)),
             Count::Formula(f) => AxisExtent::Formula(lower::formula(f).ok_or_else(|| {
-                TraceError::new(ErrorCode::Unsupported, source.clone(), "the number of work-items is too complicated")
+                TraceError::new(
+                    ErrorCode::Unsupported,
+                    source.clone(),
+                    "the number of work-items is too complicated",
+                )
             })?),
         });
     }
     for (a, e) in grid.iter().enumerate() {
         match e {
-            AxisExtent::Fixed(n) => notes.push(format!("axis {a} always has {n} work-items: the producer says so itself")),
-            AxisExtent::Formula(_) => notes.push(format!("axis {a} has a number of work-items computed from shape arguments")),
+            AxisExtent::Fixed(n) => notes.push(format!(
+                "axis {a} always has {n} work-items: the producer says so itself"
+            )),
+            AxisExtent::Formula(_) => notes.push(format!(
+                "axis {a} has a number of work-items computed from shape arguments"
+            )),
             AxisExtent::Shape(_) => {}
         }
     }
@@ -359,11 +438,17 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
         .iter()
         .map(|k| Param {
             name: format!("shape{k}"),
-            default: shape.as_ref().and_then(|s| s.get(*k as usize)).and_then(|v| i64::try_from(*v).ok()),
+            default: shape
+                .as_ref()
+                .and_then(|s| s.get(*k as usize))
+                .and_then(|v| i64::try_from(*v).ok()),
         })
         .collect();
     if outcome.unrolled > 0 {
-        notes.push(format!("{} loop iterations were followed one by one", outcome.unrolled));
+        notes.push(format!(
+            "{} loop iterations were followed one by one",
+            outcome.unrolled
+        ));
     }
 
     let kernel = options.kernel.clone().or(info.name).unwrap_or_else(|| {
@@ -386,7 +471,10 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
         buffers,
         tiles,
         body: lowered.body,
-        dispatch: Dispatch { order: lowered.order, key: None },
+        dispatch: Dispatch {
+            order: lowered.order,
+            key: None,
+        },
     };
     let report = Report {
         source,
@@ -410,10 +498,20 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
 pub fn import_source(source: &[u8], options: &Options) -> Result<Imported, TraceError> {
     let mut folder = KernelFolder::new();
     folder.add("trace.cpp", source)?;
-    import(&folder, &Options { source: None, ..options.clone() })
+    import(
+        &folder,
+        &Options {
+            source: None,
+            ..options.clone()
+        },
+    )
 }
 
-fn choose_source(folder: &KernelFolder, info: &KernelInfo, options: &Options) -> Result<String, TraceError> {
+fn choose_source(
+    folder: &KernelFolder,
+    info: &KernelInfo,
+    options: &Options,
+) -> Result<String, TraceError> {
     if let Some(s) = &options.source {
         return Ok(s.clone());
     }
@@ -428,7 +526,10 @@ fn choose_source(folder: &KernelFolder, info: &KernelInfo, options: &Options) ->
     if folder.get("trace.cpp").is_some() {
         return Ok("trace.cpp".into());
     }
-    let all: Vec<&str> = folder.names().filter(|n| n.ends_with(".cpp") || n.ends_with(".cc")).collect();
+    let all: Vec<&str> = folder
+        .names()
+        .filter(|n| n.ends_with(".cpp") || n.ends_with(".cc"))
+        .collect();
     match all.as_slice() {
         [one] => Ok((*one).to_owned()),
         [] => Err(TraceError::new(ErrorCode::MissingKey, "", "the folder holds no C++ producer")
@@ -446,10 +547,13 @@ struct Headers<'a> {
 impl cpp::pp::Headers for Headers<'_> {
     fn header(&mut self, name: &str, pos: Pos) -> Res<Option<(u16, String)>> {
         let name = name.strip_prefix("./").unwrap_or(name);
-        let Some(bytes) = self.folder.get(name) else { return Ok(None) };
+        let Some(bytes) = self.folder.get(name) else {
+            return Ok(None);
+        };
         let text = tables::text(bytes, name).map_err(|e| Diag::syntax(pos, e.to_string()))?;
         self.files.push(name.to_owned());
-        let file = u16::try_from(self.files.len() - 1).map_err(|_| Diag::limit(pos, "too many includes"))?;
+        let file = u16::try_from(self.files.len() - 1)
+            .map_err(|_| Diag::limit(pos, "too many includes"))?;
         Ok(Some((file, text.to_owned())))
     }
 }
@@ -464,13 +568,20 @@ fn buffers(
     notes: &mut Vec<String>,
     fail: Fail<'_>,
 ) -> Result<Vec<Buffer>, TraceError> {
-    let used = lowered.buffers.last_key_value().map_or(0, |(b, _)| *b as usize + 1);
+    let used = lowered
+        .buffers
+        .last_key_value()
+        .map_or(0, |(b, _)| *b as usize + 1);
     let mut bytes: Vec<u64> = match table {
         Some(t) if t.len() > limits::MAX_BUFFERS => {
             return Err(fail(
                 ErrorCode::TooLarge,
                 table_pos.unwrap_or_default(),
-                format!("{} scratchpad buffers; at most {}", t.len(), limits::MAX_BUFFERS),
+                format!(
+                    "{} scratchpad buffers; at most {}",
+                    t.len(),
+                    limits::MAX_BUFFERS
+                ),
             ));
         }
         Some(t) => t.clone(),
@@ -478,11 +589,18 @@ fn buffers(
     };
     if table.is_some() {
         // A moved buffer without a size cannot be modelled; one that only compute tiles name is virtual.
-        if let Some((b, u)) = lowered.buffers.iter().find(|(b, u)| u.moved && **b as usize >= bytes.len()) {
+        if let Some((b, u)) = lowered
+            .buffers
+            .iter()
+            .find(|(b, u)| u.moved && **b as usize >= bytes.len())
+        {
             return Err(fail(
                 ErrorCode::UnknownBuffer,
                 u.pos,
-                format!("buffer {b} is moved, but togsim_spad_buffer_bytes has {} entries", bytes.len()),
+                format!(
+                    "buffer {b} is moved, but togsim_spad_buffer_bytes has {} entries",
+                    bytes.len()
+                ),
             ));
         }
         if used > bytes.len() {
@@ -494,7 +612,8 @@ fn buffers(
             return Err(fail(
                 ErrorCode::UnknownBuffer,
                 u.map(|u| u.pos).unwrap_or_default(),
-                "the producer states no sizes of scratchpad buffers (togsim_spad_buffer_bytes)".into(),
+                "the producer states no sizes of scratchpad buffers (togsim_spad_buffer_bytes)"
+                    .into(),
             ));
         }
         bytes.resize(used, 0);
@@ -506,10 +625,19 @@ fn buffers(
             }
         }
         if used > 0 {
-            notes.push("scratchpad buffers are sized by the transfers that fill or drain them".into());
+            notes.push(
+                "scratchpad buffers are sized by the transfers that fill or drain them".into(),
+            );
         }
     }
-    Ok(bytes.into_iter().enumerate().map(|(i, bytes)| Buffer { name: format!("b{i}"), bytes }).collect())
+    Ok(bytes
+        .into_iter()
+        .enumerate()
+        .map(|(i, bytes)| Buffer {
+            name: format!("b{i}"),
+            bytes,
+        })
+        .collect())
 }
 
 fn tensors(
@@ -539,18 +667,38 @@ fn tensors(
     if let Some(list) = &shapes {
         let mut out = Vec::new();
         for (i, r) in list.iter().enumerate() {
-            let [rows, cols, bytes] = r.as_slice() else { continue };
+            let [rows, cols, bytes] = r.as_slice() else {
+                continue;
+            };
             let bits = bytes.checked_mul(8).and_then(|b| u32::try_from(b).ok());
-            let bits = bits.filter(|b| (1..=limits::MAX_ELEMENT_BITS).contains(b)).ok_or_else(|| {
-                TraceError::new(ErrorCode::BadValue, "trace_tensor_shapes.txt", format!("tensor {i} has elements of {bytes} bytes"))
-            })?;
-            let total = rows.checked_mul(*cols).and_then(|n| n.checked_mul(*bytes)).ok_or_else(|| {
-                TraceError::new(ErrorCode::Overflow, "trace_tensor_shapes.txt", format!("tensor {i} has more than 2^64 bytes"))
-            })?;
-            if let Some(said) = sizes.as_ref().and_then(|s| s.get(i)).and_then(|r| r.first())
+            let bits = bits
+                .filter(|b| (1..=limits::MAX_ELEMENT_BITS).contains(b))
+                .ok_or_else(|| {
+                    TraceError::new(
+                        ErrorCode::BadValue,
+                        "trace_tensor_shapes.txt",
+                        format!("tensor {i} has elements of {bytes} bytes"),
+                    )
+                })?;
+            let total = rows
+                .checked_mul(*cols)
+                .and_then(|n| n.checked_mul(*bytes))
+                .ok_or_else(|| {
+                    TraceError::new(
+                        ErrorCode::Overflow,
+                        "trace_tensor_shapes.txt",
+                        format!("tensor {i} has more than 2^64 bytes"),
+                    )
+                })?;
+            if let Some(said) = sizes
+                .as_ref()
+                .and_then(|s| s.get(i))
+                .and_then(|r| r.first())
                 && *said != total
             {
-                let m = format!("tensor {i} has {said} bytes here and {total} in trace_tensor_shapes.txt");
+                let m = format!(
+                    "tensor {i} has {said} bytes here and {total} in trace_tensor_shapes.txt"
+                );
                 return Err(TraceError::new(ErrorCode::BadValue, "trace_tensors.txt", m));
             }
             out.push((vec![*rows, *cols], bits));
@@ -558,7 +706,11 @@ fn tensors(
         if let Some(s) = &sizes
             && s.len() != out.len()
         {
-            let m = format!("{} tensors here and {} in trace_tensor_shapes.txt", s.len(), out.len());
+            let m = format!(
+                "{} tensors here and {} in trace_tensor_shapes.txt",
+                s.len(),
+                out.len()
+            );
             return Err(TraceError::new(ErrorCode::BadValue, "trace_tensors.txt", m));
         }
         rows = Some(out);
@@ -567,7 +719,9 @@ fn tensors(
         for (i, r) in s.iter().enumerate() {
             let bytes = r.first().copied().unwrap_or(0);
             let bits = lowered.args.get(&(i as u32)).map_or(8, |a| a.bits);
-            let n = u128::from(bytes).saturating_mul(8).div_ceil(u128::from(bits.max(1)));
+            let n = u128::from(bytes)
+                .saturating_mul(8)
+                .div_ceil(u128::from(bits.max(1)));
             out.push((vec![u64::try_from(n).unwrap_or(u64::MAX)], bits));
         }
         rows = Some(out);
@@ -577,21 +731,41 @@ fn tensors(
                 .iter()
                 .enumerate()
                 .map(|(i, a)| {
-                    let bits = a.bits.or(lowered.args.get(&(i as u32)).map(|u| u.bits)).unwrap_or(32);
-                    (if a.shape.is_empty() { vec![1] } else { a.shape.clone() }, bits)
+                    let bits = a
+                        .bits
+                        .or(lowered.args.get(&(i as u32)).map(|u| u.bits))
+                        .unwrap_or(32);
+                    (
+                        if a.shape.is_empty() {
+                            vec![1]
+                        } else {
+                            a.shape.clone()
+                        },
+                        bits,
+                    )
                 })
                 .collect(),
         );
     }
-    let last = lowered.args.last_key_value().map(|(a, u)| (*a as usize, u.pos));
+    let last = lowered
+        .args
+        .last_key_value()
+        .map(|(a, u)| (*a as usize, u.pos));
     let count = match (&rows, last) {
         (Some(r), Some((a, pos))) if a >= r.len() => {
-            return Err(fail(ErrorCode::UnknownTensor, pos, format!("tensor {a}, but the folder describes {}", r.len())));
+            return Err(fail(
+                ErrorCode::UnknownTensor,
+                pos,
+                format!("tensor {a}, but the folder describes {}", r.len()),
+            ));
         }
         (Some(r), _) => r.len(),
         (None, last) => {
             if last.is_some() {
-                notes.push("the folder says nothing about its tensors: give their extents at launch".into());
+                notes.push(
+                    "the folder says nothing about its tensors: give their extents at launch"
+                        .into(),
+                );
             }
             last.map_or(0, |(a, _)| a + 1)
         }
@@ -604,12 +778,20 @@ fn tensors(
             None => (vec![1], u.map_or(32, |u| u.bits)),
         };
         if extents.len() > limits::MAX_TENSOR_AXES {
-            return Err(TraceError::new(ErrorCode::TooLarge, "kernel.json", format!("tensor {i} has too many axes")));
+            return Err(TraceError::new(
+                ErrorCode::TooLarge,
+                "kernel.json",
+                format!("tensor {i} has too many axes"),
+            ));
         }
         let mut list = Vec::new();
         for e in &extents {
             list.push(Expr::Const(i64::try_from(*e).map_err(|_| {
-                TraceError::new(ErrorCode::Overflow, format!("tensor {i}"), "an extent beyond 2^63")
+                TraceError::new(
+                    ErrorCode::Overflow,
+                    format!("tensor {i}"),
+                    "an extent beyond 2^63",
+                )
             })?));
         }
         let named = info.args.get(i).and_then(|a| a.name.clone()).filter(|n| {

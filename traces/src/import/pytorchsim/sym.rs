@@ -28,8 +28,14 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    pub(crate) const FULL: Range = Range { lo: i64::MIN, hi: i64::MAX };
-    pub(crate) const NAT: Range = Range { lo: 0, hi: i64::MAX };
+    pub(crate) const FULL: Range = Range {
+        lo: i64::MIN,
+        hi: i64::MAX,
+    };
+    pub(crate) const NAT: Range = Range {
+        lo: 0,
+        hi: i64::MAX,
+    };
     /// Program ids and shape arguments under the assumption above.
     pub(crate) const LIKELY: Range = Range { lo: 0, hi: 1 << 32 };
 
@@ -99,14 +105,24 @@ fn exact(op: BinaryOp, a: Range, b: Range) -> Option<(i128, i128)> {
         BinaryOp::Add | BinaryOp::WrapAdd => (w(a.lo) + w(b.lo), w(a.hi) + w(b.hi)),
         BinaryOp::Sub | BinaryOp::WrapSub => (w(a.lo) - w(b.hi), w(a.hi) - w(b.lo)),
         BinaryOp::Mul | BinaryOp::WrapMul => {
-            let c = [w(a.lo) * w(b.lo), w(a.lo) * w(b.hi), w(a.hi) * w(b.lo), w(a.hi) * w(b.hi)];
+            let c = [
+                w(a.lo) * w(b.lo),
+                w(a.lo) * w(b.hi),
+                w(a.hi) * w(b.lo),
+                w(a.hi) * w(b.hi),
+            ];
             (c.iter().copied().min()?, c.iter().copied().max()?)
         }
         BinaryOp::Shl | BinaryOp::WrapShl => {
             if b.lo < 0 || b.hi > 63 {
                 return None;
             }
-            let c = [w(a.lo) << b.lo, w(a.lo) << b.hi, w(a.hi) << b.lo, w(a.hi) << b.hi];
+            let c = [
+                w(a.lo) << b.lo,
+                w(a.lo) << b.hi,
+                w(a.hi) << b.lo,
+                w(a.hi) << b.hi,
+            ];
             (c.iter().copied().min()?, c.iter().copied().max()?)
         }
         _ => return None,
@@ -140,18 +156,38 @@ fn range(op: BinaryOp, a: Range, b: Range) -> Range {
                 c.iter().copied().max().unwrap_or(i64::MAX),
             )
         }
-        Mod if b.lo > 0 => Range::new(0, if a.lo >= 0 { (b.hi - 1).min(a.hi) } else { b.hi - 1 }),
+        Mod if b.lo > 0 => Range::new(
+            0,
+            if a.lo >= 0 {
+                (b.hi - 1).min(a.hi)
+            } else {
+                b.hi - 1
+            },
+        ),
         CRem if b.lo > 0 => {
             let m = b.hi - 1;
-            Range::new(if a.lo >= 0 { 0 } else { -m }, if a.hi <= 0 { 0 } else { m.min(a.hi.max(0)) })
+            Range::new(
+                if a.lo >= 0 { 0 } else { -m },
+                if a.hi <= 0 { 0 } else { m.min(a.hi.max(0)) },
+            )
         }
         UDiv if a.lo >= 0 && b.lo > 0 => Range::new(a.lo / b.hi.max(1), a.hi / b.lo),
-        URem if b.lo > 0 => Range::new(0, if a.lo >= 0 { (b.hi - 1).min(a.hi) } else { b.hi - 1 }),
+        URem if b.lo > 0 => Range::new(
+            0,
+            if a.lo >= 0 {
+                (b.hi - 1).min(a.hi)
+            } else {
+                b.hi - 1
+            },
+        ),
         Min => Range::new(a.lo.min(b.lo), a.hi.min(b.hi)),
         Max => Range::new(a.lo.max(b.lo), a.hi.max(b.hi)),
         Shr if b.lo >= 0 && b.hi <= 63 => {
             let c = [a.lo >> b.lo, a.lo >> b.hi, a.hi >> b.lo, a.hi >> b.hi];
-            Range::new(c.iter().copied().min().unwrap_or(i64::MIN), c.iter().copied().max().unwrap_or(i64::MAX))
+            Range::new(
+                c.iter().copied().min().unwrap_or(i64::MIN),
+                c.iter().copied().max().unwrap_or(i64::MAX),
+            )
         }
         UShr if a.lo >= 0 && b.lo >= 0 && b.hi <= 63 => Range::new(a.lo >> b.hi, a.hi >> b.lo),
         UShr if b.lo >= 1 && b.hi <= 63 => Range::new(0, i64::MAX >> (b.lo - 1)),
@@ -197,7 +233,13 @@ fn decide(yes: bool, no: bool) -> Option<bool> {
 impl Sx {
     fn make(kind: Kind, depth: u32, sure: Range, likely: Range, set: Option<Rc<[i64]>>) -> Sx {
         let likely = if likely.lo > likely.hi { sure } else { likely };
-        Sx(Rc::new(Node { kind, depth, sure, likely, set }))
+        Sx(Rc::new(Node {
+            kind,
+            depth,
+            sure,
+            likely,
+            set,
+        }))
     }
 
     pub(crate) fn int(v: i64) -> Sx {
@@ -211,7 +253,13 @@ impl Sx {
 
     /// The variable of a loop; `set` are its values if they are few and known.
     pub(crate) fn loop_var(id: u32, sure: Range, likely: Range, set: Option<Rc<[i64]>>) -> Sx {
-        Sx::make(Kind::Loop(id), 1, sure, likely, set.filter(|s| s.len() <= MAX_SET && !s.is_empty()))
+        Sx::make(
+            Kind::Loop(id),
+            1,
+            sure,
+            likely,
+            set.filter(|s| s.len() <= MAX_SET && !s.is_empty()),
+        )
     }
 
     pub(crate) fn shape(index: u32) -> Sx {
@@ -253,7 +301,11 @@ impl Sx {
         }
         let r = self.0.sure;
         let n = r.hi.checked_sub(r.lo)?;
-        if (0..MAX_SET as i64).contains(&n) { Some((r.lo..=r.hi).collect()) } else { None }
+        if (0..MAX_SET as i64).contains(&n) {
+            Some((r.lo..=r.hi).collect())
+        } else {
+            None
+        }
     }
 
     pub(crate) fn unary(op: UnaryOp, a: &Sx) -> Sx {
@@ -296,7 +348,11 @@ impl Sx {
                     if let Kind::Binary(c, x, y) = &a.0.kind
                         && let Some((n, swap)) = negated(*c)
                     {
-                        return if swap { Sx::binary(n, y, x) } else { Sx::binary(n, x, y) };
+                        return if swap {
+                            Sx::binary(n, y, x)
+                        } else {
+                            Sx::binary(n, x, y)
+                        };
                     }
                     (Range::new(0, 1), Range::new(0, 1))
                 }
@@ -306,7 +362,10 @@ impl Sx {
                 }
             }
         };
-        let set = a.0.set.as_ref().and_then(|s| collect(s.iter().map(|&v| expr::unary(op, v).ok())));
+        let set =
+            a.0.set
+                .as_ref()
+                .and_then(|s| collect(s.iter().map(|&v| expr::unary(op, v).ok())));
         Sx::make(Kind::Unary(op, a.clone()), a.depth() + 1, s, l, set)
     }
 
@@ -336,17 +395,25 @@ impl Sx {
         }
         match (op, a.constant(), b.constant()) {
             (Add | WrapAdd | Or | Xor, Some(0), _) => return b.clone(),
-            (Add | WrapAdd | Sub | WrapSub | Or | Xor | Shl | WrapShl | Shr | UShr, _, Some(0)) => return a.clone(),
+            (Add | WrapAdd | Sub | WrapSub | Or | Xor | Shl | WrapShl | Shr | UShr, _, Some(0)) => {
+                return a.clone();
+            }
             (Mul | WrapMul, Some(1), _) => return b.clone(),
             (Mul | WrapMul | Div | CDiv | UDiv, _, Some(1)) => return a.clone(),
-            (Mul | WrapMul | And, Some(0), _) | (Mul | WrapMul | And, _, Some(0)) => return Sx::int(0),
+            (Mul | WrapMul | And, Some(0), _) | (Mul | WrapMul | And, _, Some(0)) => {
+                return Sx::int(0);
+            }
             (Mod | CRem | URem, _, Some(1)) => return Sx::int(0),
             (And, _, Some(-1)) => return a.clone(),
             (And, Some(-1), _) => return b.clone(),
             // Constants stand on the right.
-            (Add | WrapAdd | Mul | WrapMul | And | Or | Xor | Eq | Ne, Some(_), None) => return Sx::binary(op, b, a),
+            (Add | WrapAdd | Mul | WrapMul | And | Or | Xor | Eq | Ne, Some(_), None) => {
+                return Sx::binary(op, b, a);
+            }
             // A shift by a constant is a product, which reads better.
-            (Shl, _, Some(n)) if (0..=62).contains(&n) => return Sx::binary(Mul, a, &Sx::int(1 << n)),
+            (Shl, _, Some(n)) if (0..=62).contains(&n) => {
+                return Sx::binary(Mul, a, &Sx::int(1 << n));
+            }
             (Sub, _, Some(c)) if c != i64::MIN && c < 0 => return Sx::binary(Add, a, &Sx::int(-c)),
             _ => {}
         }
@@ -357,10 +424,17 @@ impl Sx {
             // Non-negative operands let the C operators be the plain ones.
             CDiv | UDiv if a.sure().lo >= 0 && b.sure().lo > 0 => return Sx::binary(Div, a, b),
             CRem | URem if a.sure().lo >= 0 && b.sure().lo > 0 => return Sx::binary(Mod, a, b),
-            Mod if b.constant().is_some_and(|m| a.sure().lo >= 0 && a.sure().hi < m) => return a.clone(),
+            Mod if b
+                .constant()
+                .is_some_and(|m| a.sure().lo >= 0 && a.sure().hi < m) =>
+            {
+                return a.clone();
+            }
             ULt if a.sure().lo >= 0 && b.sure().lo >= 0 => return Sx::binary(Lt, a, b),
             ULe if a.sure().lo >= 0 && b.sure().lo >= 0 => return Sx::binary(Le, a, b),
-            UShr if a.sure().lo >= 0 && b.sure().within(Range::new(0, 63)) => return Sx::binary(Shr, a, b),
+            UShr if a.sure().lo >= 0 && b.sure().within(Range::new(0, 63)) => {
+                return Sx::binary(Shr, a, b);
+            }
             _ => {}
         }
         // A comparison of a choice between constants is the condition of the choice.
@@ -376,7 +450,11 @@ impl Sx {
             && let Kind::Binary(inner @ (Add | Sub), x, y) = &a.0.kind
             && let Some(c) = y.constant()
         {
-            let c = if *inner == Sub { c.checked_neg() } else { Some(c) };
+            let c = if *inner == Sub {
+                c.checked_neg()
+            } else {
+                Some(c)
+            };
             let d = if op == Sub { d.checked_neg() } else { Some(d) };
             if let (Some(c), Some(d)) = (c, d)
                 && let Some(total) = c.checked_add(d)
@@ -404,16 +482,21 @@ impl Sx {
             && let Some(c) = y.constant()
             && c.checked_rem(d) == Some(0)
         {
-            return if op == Div { Sx::binary(Mul, x, &Sx::int(c / d)) } else { Sx::int(0) };
+            return if op == Div {
+                Sx::binary(Mul, x, &Sx::int(c / d))
+            } else {
+                Sx::int(0)
+            };
         }
         Sx::build(op, a, b)
     }
 
     fn build(op: BinaryOp, a: &Sx, b: &Sx) -> Sx {
         let set = match (&a.0.set, &b.0.set) {
-            (Some(x), Some(y)) => {
-                collect(x.iter().flat_map(|&p| y.iter().map(move |&q| expr::binary(op, p, q).ok())))
-            }
+            (Some(x), Some(y)) => collect(
+                x.iter()
+                    .flat_map(|&p| y.iter().map(move |&q| expr::binary(op, p, q).ok())),
+            ),
             _ => None,
         };
         let mut sure = range(op, a.sure(), b.sure());
@@ -425,7 +508,13 @@ impl Sx {
             likely = sure;
         }
         let depth = a.depth().max(b.depth()).saturating_add(1);
-        Sx::make(Kind::Binary(op, a.clone(), b.clone()), depth, sure, likely, set)
+        Sx::make(
+            Kind::Binary(op, a.clone(), b.clone()),
+            depth,
+            sure,
+            likely,
+            set,
+        )
     }
 
     /// `c ? a : b`.
@@ -451,7 +540,13 @@ impl Sx {
         };
         let depth = c.depth().max(a.depth()).max(b.depth()).saturating_add(1);
         let kind = Kind::Select(c.clone(), a.clone(), b.clone());
-        Sx::make(kind, depth, a.sure().join(b.sure()), a.likely().join(b.likely()), set)
+        Sx::make(
+            kind,
+            depth,
+            a.sure().join(b.sure()),
+            a.likely().join(b.likely()),
+            set,
+        )
     }
 
     /// 1 if it is not 0, else 0.
@@ -520,7 +615,9 @@ fn bits(op: UnaryOp) -> u32 {
 /// `a` without inner truncations that a truncation to `keep` bits makes pointless.
 fn strip(a: &Sx, keep: u32) -> Option<Sx> {
     match &a.0.kind {
-        Kind::Unary(op, inner) if (1..64).contains(&bits(*op)) && bits(*op) >= keep => Some(inner.clone()),
+        Kind::Unary(op, inner) if (1..64).contains(&bits(*op)) && bits(*op) >= keep => {
+            Some(inner.clone())
+        }
         Kind::Binary(op, x, y) => {
             let wrap = match op {
                 BinaryOp::Add | BinaryOp::WrapAdd => BinaryOp::WrapAdd,
@@ -532,7 +629,11 @@ fn strip(a: &Sx, keep: u32) -> Option<Sx> {
             if sx.is_none() && sy.is_none() {
                 return None;
             }
-            Some(Sx::binary(wrap, sx.as_ref().unwrap_or(x), sy.as_ref().unwrap_or(y)))
+            Some(Sx::binary(
+                wrap,
+                sx.as_ref().unwrap_or(x),
+                sy.as_ref().unwrap_or(y),
+            ))
         }
         _ => None,
     }
@@ -555,16 +656,18 @@ fn negated(op: BinaryOp) -> Option<(BinaryOp, bool)> {
 
 fn collect(values: impl Iterator<Item = Option<i64>>) -> Option<Rc<[i64]>> {
     let mut set = std::collections::BTreeSet::new();
-    for v in values {
-        // A value without a result (division by zero) is an error wherever it is reached.
-        if let Some(v) = v {
-            set.insert(v);
-            if set.len() > MAX_SET {
-                return None;
-            }
+    // A value without a result (division by zero) is an error wherever it is reached.
+    for v in values.flatten() {
+        set.insert(v);
+        if set.len() > MAX_SET {
+            return None;
         }
     }
-    if set.is_empty() { None } else { Some(set.into_iter().collect()) }
+    if set.is_empty() {
+        None
+    } else {
+        Some(set.into_iter().collect())
+    }
 }
 
 fn same(a: &Sx, b: &Sx, fuel: u32) -> bool {
@@ -576,9 +679,13 @@ fn same(a: &Sx, b: &Sx, fuel: u32) -> bool {
     }
     match (&a.0.kind, &b.0.kind) {
         (Kind::Const(x), Kind::Const(y)) => x == y,
-        (Kind::Loop(x), Kind::Loop(y)) | (Kind::Shape(x), Kind::Shape(y)) | (Kind::Phi(x), Kind::Phi(y)) => x == y,
+        (Kind::Loop(x), Kind::Loop(y))
+        | (Kind::Shape(x), Kind::Shape(y))
+        | (Kind::Phi(x), Kind::Phi(y)) => x == y,
         (Kind::Unary(o, x), Kind::Unary(p, y)) => o == p && same(x, y, fuel - 1),
-        (Kind::Binary(o, x, y), Kind::Binary(p, u, v)) => o == p && same(x, u, fuel / 2) && same(y, v, fuel / 2),
+        (Kind::Binary(o, x, y), Kind::Binary(p, u, v)) => {
+            o == p && same(x, u, fuel / 2) && same(y, v, fuel / 2)
+        }
         (Kind::Select(c, x, y), Kind::Select(d, u, v)) => {
             same(c, d, fuel / 3) && same(x, u, fuel / 3) && same(y, v, fuel / 3)
         }
@@ -596,14 +703,26 @@ fn replace(x: &Sx, map: &dyn Fn(&Sx) -> Option<Sx>, memo: &mut HashMap<*const No
         None => match &x.0.kind {
             Kind::Unary(op, a) => {
                 let na = replace(a, map, memo);
-                if Rc::ptr_eq(&na.0, &a.0) { x.clone() } else { Sx::unary(*op, &na) }
+                if Rc::ptr_eq(&na.0, &a.0) {
+                    x.clone()
+                } else {
+                    Sx::unary(*op, &na)
+                }
             }
             Kind::Binary(op, a, b) => {
                 let (na, nb) = (replace(a, map, memo), replace(b, map, memo));
-                if Rc::ptr_eq(&na.0, &a.0) && Rc::ptr_eq(&nb.0, &b.0) { x.clone() } else { Sx::binary(*op, &na, &nb) }
+                if Rc::ptr_eq(&na.0, &a.0) && Rc::ptr_eq(&nb.0, &b.0) {
+                    x.clone()
+                } else {
+                    Sx::binary(*op, &na, &nb)
+                }
             }
             Kind::Select(c, a, b) => {
-                let (nc, na, nb) = (replace(c, map, memo), replace(a, map, memo), replace(b, map, memo));
+                let (nc, na, nb) = (
+                    replace(c, map, memo),
+                    replace(a, map, memo),
+                    replace(b, map, memo),
+                );
                 if Rc::ptr_eq(&nc.0, &c.0) && Rc::ptr_eq(&na.0, &a.0) && Rc::ptr_eq(&nb.0, &b.0) {
                     x.clone()
                 } else {

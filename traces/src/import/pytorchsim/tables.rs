@@ -10,20 +10,35 @@ pub const MAX_ROWS: usize = limits::MAX_TILES;
 
 fn error(code: ErrorCode, file: &str, line: usize, message: impl Into<String>) -> TraceError {
     let line = u32::try_from(line).unwrap_or(u32::MAX);
-    TraceError::new(code, file, message).at(TextSpan { line, column: 1, length: 1 })
+    TraceError::new(code, file, message).at(TextSpan {
+        line,
+        column: 1,
+        length: 1,
+    })
 }
 
 /// The text of a file; other than UTF-8 is refused with the offset of the first bad byte.
 pub(crate) fn text<'a>(bytes: &'a [u8], file: &str) -> Result<&'a str, TraceError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     std::str::from_utf8(bytes).map_err(|e| {
-        let line = bytes.get(..e.valid_up_to()).unwrap_or_default().iter().filter(|b| **b == b'\n').count() + 1;
-        error(ErrorCode::Syntax, file, line, format!("not UTF-8 text: bad byte at offset {}", e.valid_up_to()))
+        let line = bytes
+            .get(..e.valid_up_to())
+            .unwrap_or_default()
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count()
+            + 1;
+        error(
+            ErrorCode::Syntax,
+            file,
+            line,
+            format!("not UTF-8 text: bad byte at offset {}", e.valid_up_to()),
+        )
     })
 }
 
 /// Lines that say something, with their numbers.
-fn rows<'a>(text: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
         .map(|(i, l)| (i + 1, l.split('#').next().unwrap_or_default().trim()))
@@ -33,7 +48,12 @@ fn rows<'a>(text: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
 fn number(word: &str, file: &str, line: usize) -> Result<u64, TraceError> {
     word.parse::<u64>().map_err(|_| {
         let shown: String = word.chars().take(40).collect();
-        error(ErrorCode::BadValue, file, line, format!("`{shown}` is no whole number from 0 to 2^64 - 1"))
+        error(
+            ErrorCode::BadValue,
+            file,
+            line,
+            format!("`{shown}` is no whole number from 0 to 2^64 - 1"),
+        )
     })
 }
 
@@ -51,13 +71,28 @@ pub fn parse_cycle_table(bytes: &[u8], file: &str) -> Result<Vec<(u64, u64)>, Tr
             None => 0,
         };
         if words.next().is_some() {
-            return Err(error(ErrorCode::Syntax, file, n, "more than two columns in a cycle table"));
+            return Err(error(
+                ErrorCode::Syntax,
+                file,
+                n,
+                "more than two columns in a cycle table",
+            ));
         }
         if cycles >= limits::MAX_CYCLES || overlap >= limits::MAX_CYCLES {
-            return Err(error(ErrorCode::BadValue, file, n, "cycles must stay below 2^53"));
+            return Err(error(
+                ErrorCode::BadValue,
+                file,
+                n,
+                "cycles must stay below 2^53",
+            ));
         }
         if out.len() >= MAX_ROWS {
-            return Err(error(ErrorCode::TooLarge, file, n, format!("more than {MAX_ROWS} compute tiles")));
+            return Err(error(
+                ErrorCode::TooLarge,
+                file,
+                n,
+                format!("more than {MAX_ROWS} compute tiles"),
+            ));
         }
         out.push((cycles, overlap));
     }
@@ -96,7 +131,10 @@ pub fn parse_units(bytes: &[u8], file: &str) -> Result<Vec<UnitRow>, TraceError>
                 ErrorCode::Syntax,
                 file,
                 n,
-                format!("{} columns; a unit table has tile, unit, unit of work, capacity and admitted", words.len()),
+                format!(
+                    "{} columns; a unit table has tile, unit, unit of work, capacity and admitted",
+                    words.len()
+                ),
             ));
         };
         if n == 1 && *tile == "tile" {
@@ -106,9 +144,24 @@ pub fn parse_units(bytes: &[u8], file: &str) -> Result<Vec<UnitRow>, TraceError>
             .parse()
             .ok()
             .filter(|c: &f64| c.is_finite() && *c > 0.0)
-            .ok_or_else(|| error(ErrorCode::BadValue, file, n, "the capacity must be a number above 0"))?;
-        if unit.is_empty() || unit.len() > limits::MAX_NAME_BYTES || work.len() > limits::MAX_NAME_BYTES {
-            return Err(error(ErrorCode::BadName, file, n, "a unit needs a name of at most 256 bytes"));
+            .ok_or_else(|| {
+                error(
+                    ErrorCode::BadValue,
+                    file,
+                    n,
+                    "the capacity must be a number above 0",
+                )
+            })?;
+        if unit.is_empty()
+            || unit.len() > limits::MAX_NAME_BYTES
+            || work.len() > limits::MAX_NAME_BYTES
+        {
+            return Err(error(
+                ErrorCode::BadName,
+                file,
+                n,
+                "a unit needs a name of at most 256 bytes",
+            ));
         }
         if out.len() >= MAX_ROWS * 8 {
             return Err(error(ErrorCode::TooLarge, file, n, "too many rows"));
@@ -128,21 +181,43 @@ pub fn parse_units(bytes: &[u8], file: &str) -> Result<Vec<UnitRow>, TraceError>
 ///
 /// # Errors
 /// A word that is no whole number, or a line with another number of columns.
-pub fn parse_numbers(bytes: &[u8], file: &str, columns: usize) -> Result<Vec<Vec<u64>>, TraceError> {
+pub fn parse_numbers(
+    bytes: &[u8],
+    file: &str,
+    columns: usize,
+) -> Result<Vec<Vec<u64>>, TraceError> {
     let mut out = Vec::new();
     for (n, line) in rows(text(bytes, file)?) {
         let mut row = Vec::new();
-        for w in line.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()) {
+        for w in line
+            .split(|c: char| c.is_whitespace() || c == ',')
+            .filter(|w| !w.is_empty())
+        {
             row.push(number(w, file, n)?);
             if row.len() > 64 {
-                return Err(error(ErrorCode::TooLarge, file, n, "more than 64 numbers on a line"));
+                return Err(error(
+                    ErrorCode::TooLarge,
+                    file,
+                    n,
+                    "more than 64 numbers on a line",
+                ));
             }
         }
         if columns > 0 && row.len() != columns {
-            return Err(error(ErrorCode::Syntax, file, n, format!("{} numbers, expected {columns}", row.len())));
+            return Err(error(
+                ErrorCode::Syntax,
+                file,
+                n,
+                format!("{} numbers, expected {columns}", row.len()),
+            ));
         }
         if out.len() >= limits::MAX_TENSORS {
-            return Err(error(ErrorCode::TooLarge, file, n, format!("more than {} lines", limits::MAX_TENSORS)));
+            return Err(error(
+                ErrorCode::TooLarge,
+                file,
+                n,
+                format!("more than {} lines", limits::MAX_TENSORS),
+            ));
         }
         out.push(row);
     }
@@ -163,12 +238,20 @@ pub fn parse_gem5_stats(bytes: &[u8], file: &str) -> Result<Vec<u64>, TraceError
     let mut close = |open: &mut Option<(usize, Option<u64>)>| -> Result<(), TraceError> {
         match open.take() {
             None => Ok(()),
-            Some((line, None)) => {
-                Err(error(ErrorCode::MissingKey, file, line, "a statistics section without system.cpu.numCycles"))
-            }
+            Some((line, None)) => Err(error(
+                ErrorCode::MissingKey,
+                file,
+                line,
+                "a statistics section without system.cpu.numCycles",
+            )),
             Some((line, Some(v))) => {
                 if sections.len() > MAX_ROWS {
-                    return Err(error(ErrorCode::TooLarge, file, line, "too many statistics sections"));
+                    return Err(error(
+                        ErrorCode::TooLarge,
+                        file,
+                        line,
+                        "too many statistics sections",
+                    ));
                 }
                 sections.push(v);
                 Ok(())
@@ -181,7 +264,12 @@ pub fn parse_gem5_stats(bytes: &[u8], file: &str) -> Result<Vec<u64>, TraceError
         last = n;
         if line.starts_with("---------- Begin") {
             if matches!(open, Some((_, Some(_)))) || (marked && open.is_some()) {
-                return Err(error(ErrorCode::Syntax, file, n, "a statistics section begins inside another"));
+                return Err(error(
+                    ErrorCode::Syntax,
+                    file,
+                    n,
+                    "a statistics section begins inside another",
+                ));
             }
             marked = true;
             open = Some((n, None));
@@ -189,7 +277,12 @@ pub fn parse_gem5_stats(bytes: &[u8], file: &str) -> Result<Vec<u64>, TraceError
         }
         if line.starts_with("---------- End") {
             if open.is_none() {
-                return Err(error(ErrorCode::Syntax, file, n, "a statistics section ends that never began"));
+                return Err(error(
+                    ErrorCode::Syntax,
+                    file,
+                    n,
+                    "a statistics section ends that never began",
+                ));
             }
             close(&mut open)?;
             continue;
@@ -204,29 +297,60 @@ pub fn parse_gem5_stats(bytes: &[u8], file: &str) -> Result<Vec<u64>, TraceError
             continue;
         }
         let value = words.next().unwrap_or_default();
-        let cycles = value.parse::<u64>().ok().filter(|c| *c < limits::MAX_CYCLES).ok_or_else(|| {
-            let shown: String = value.chars().take(40).collect();
-            error(ErrorCode::BadValue, file, n, format!("numCycles is `{shown}`, not a whole number below 2^53"))
-        })?;
+        let cycles = value
+            .parse::<u64>()
+            .ok()
+            .filter(|c| *c < limits::MAX_CYCLES)
+            .ok_or_else(|| {
+                let shown: String = value.chars().take(40).collect();
+                error(
+                    ErrorCode::BadValue,
+                    file,
+                    n,
+                    format!("numCycles is `{shown}`, not a whole number below 2^53"),
+                )
+            })?;
         match &mut open {
             Some((_, slot @ None)) => *slot = Some(cycles),
             Some((_, Some(_))) => {
-                return Err(error(ErrorCode::BadValue, file, n, "two numCycles in one section: one CPU is expected"));
+                return Err(error(
+                    ErrorCode::BadValue,
+                    file,
+                    n,
+                    "two numCycles in one section: one CPU is expected",
+                ));
             }
             // Files without section markers: one section a value.
             None if !marked => {
                 open = Some((n, Some(cycles)));
                 close(&mut open)?;
             }
-            None => return Err(error(ErrorCode::Syntax, file, n, "numCycles outside a section")),
+            None => {
+                return Err(error(
+                    ErrorCode::Syntax,
+                    file,
+                    n,
+                    "numCycles outside a section",
+                ));
+            }
         }
     }
     if marked && open.is_some() {
-        return Err(error(ErrorCode::Syntax, file, last.max(1), "the statistics end inside a section: a truncated file")
-            .with_hint("let gem5 finish and copy the file again"));
+        return Err(error(
+            ErrorCode::Syntax,
+            file,
+            last.max(1),
+            "the statistics end inside a section: a truncated file",
+        )
+        .with_hint("let gem5 finish and copy the file again"));
     }
     if sections.pop().is_none() {
-        return Err(error(ErrorCode::MissingKey, file, 1, "no statistics section with system.cpu.numCycles"));
+        return Err(error(
+            ErrorCode::MissingKey,
+            file,
+            1,
+            "no statistics section with system.cpu.numCycles",
+        ));
     }
     Ok(sections)
 }
@@ -260,9 +384,9 @@ pub fn parse_tile_types(bytes: &[u8], file: &str) -> Result<TileTypes, TraceErro
     let j = json(bytes, file)?;
     let mut out = TileTypes::default();
     if let Some(list) = j.get("overlap_offset") {
-        let list = list
-            .as_array()
-            .ok_or_else(|| TraceError::new(ErrorCode::BadValue, file, "overlap_offset is not a list"))?;
+        let list = list.as_array().ok_or_else(|| {
+            TraceError::new(ErrorCode::BadValue, file, "overlap_offset is not a list")
+        })?;
         if list.len() > MAX_ROWS {
             return Err(TraceError::new(ErrorCode::TooLarge, file, "too many tiles"));
         }
@@ -270,7 +394,11 @@ pub fn parse_tile_types(bytes: &[u8], file: &str) -> Result<TileTypes, TraceErro
             out.overlap_offset.push(match v {
                 Json::Null => None,
                 v => Some(v.as_u64().ok_or_else(|| {
-                    TraceError::new(ErrorCode::BadValue, file, "an overlap offset is neither null nor a whole number")
+                    TraceError::new(
+                        ErrorCode::BadValue,
+                        file,
+                        "an overlap offset is neither null nor a whole number",
+                    )
                 })?),
             });
         }
@@ -321,14 +449,27 @@ pub fn parse_kernel_json(bytes: &[u8], file: &str) -> Result<KernelInfo, TraceEr
     sources(&j, &mut out.sources);
     if let Some(args) = j.get("args").and_then(Json::as_array) {
         if args.len() > limits::MAX_TENSORS {
-            return Err(TraceError::new(ErrorCode::TooLarge, file, "too many arguments"));
+            return Err(TraceError::new(
+                ErrorCode::TooLarge,
+                file,
+                "too many arguments",
+            ));
         }
         for a in args {
-            let Some(shape) = a.get("shape").and_then(Json::as_array) else { continue };
-            let mut arg = KernelArg { name: a.get("name").and_then(Json::as_str).map(str::to_owned), ..Default::default() };
+            let Some(shape) = a.get("shape").and_then(Json::as_array) else {
+                continue;
+            };
+            let mut arg = KernelArg {
+                name: a.get("name").and_then(Json::as_str).map(str::to_owned),
+                ..Default::default()
+            };
             for s in shape {
                 arg.shape.push(s.as_u64().ok_or_else(|| {
-                    TraceError::new(ErrorCode::BadValue, file, "an argument's shape holds something other than whole numbers")
+                    TraceError::new(
+                        ErrorCode::BadValue,
+                        file,
+                        "an argument's shape holds something other than whole numbers",
+                    )
                 })?);
             }
             arg.bits = a.get("dtype").and_then(Json::as_str).and_then(bits_of);
@@ -341,7 +482,9 @@ pub fn parse_kernel_json(bytes: &[u8], file: &str) -> Result<KernelInfo, TraceEr
 /// Every string of the document that names a C++ file.
 fn sources(j: &Json, out: &mut Vec<String>) {
     match j {
-        Json::String(s) if s.ends_with(".cpp") && s.len() < 512 && out.len() < 64 => out.push(s.clone()),
+        Json::String(s) if s.ends_with(".cpp") && s.len() < 512 && out.len() < 64 => {
+            out.push(s.clone())
+        }
         Json::Array(a) => a.iter().for_each(|v| sources(v, out)),
         Json::Object(o) => o.values().for_each(|v| sources(v, out)),
         _ => {}
@@ -359,8 +502,15 @@ fn bits_of(dtype: &str) -> Option<u32> {
         _ => {
             // float32, bfloat16, int8, float8_e4m3fn, i32, f32, ...
             let start = name.find(|c: char| c.is_ascii_digit())?;
-            let digits: String = name.chars().skip(start).take_while(char::is_ascii_digit).collect();
-            digits.parse().ok().filter(|b| (1..=limits::MAX_ELEMENT_BITS).contains(b))?
+            let digits: String = name
+                .chars()
+                .skip(start)
+                .take_while(char::is_ascii_digit)
+                .collect();
+            digits
+                .parse()
+                .ok()
+                .filter(|b| (1..=limits::MAX_ELEMENT_BITS).contains(b))?
         }
     })
 }

@@ -75,10 +75,10 @@ impl Value {
 
     /// A pointer, or something that converts to one.
     pub(crate) fn pointer_like(&self) -> bool {
-        match self {
-            Value::Null | Value::Ptr(_) | Value::Choice(..) | Value::Arr(_) | Value::Shape(_) => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Value::Null | Value::Ptr(_) | Value::Choice(..) | Value::Arr(_) | Value::Shape(_)
+        )
     }
 
     pub(crate) fn what(&self) -> &'static str {
@@ -107,14 +107,21 @@ pub(crate) fn same_value(a: &Value, b: &Value) -> bool {
         (Value::Shape(x), Value::Shape(y)) => x.same(y),
         (Value::Function(f), Value::Function(g)) => Rc::ptr_eq(f, g),
         (Value::Lambda(f), Value::Lambda(g)) => Rc::ptr_eq(f, g),
-        (Value::Ptr(p), Value::Ptr(q)) => p.slot == q.slot && same_path(&p.path, &q.path) && p.off.same(&q.off),
+        (Value::Ptr(p), Value::Ptr(q)) => {
+            p.slot == q.slot && same_path(&p.path, &q.path) && p.off.same(&q.off)
+        }
         (Value::Arr(x), Value::Arr(y)) => {
-            Rc::ptr_eq(x, y) || (x.len() == y.len() && x.iter().zip(y.iter()).all(|(a, b)| same_value(a, b)))
+            Rc::ptr_eq(x, y)
+                || (x.len() == y.len() && x.iter().zip(y.iter()).all(|(a, b)| same_value(a, b)))
         }
         (Value::Struct(x), Value::Struct(y)) => {
-            Rc::ptr_eq(x, y) || (x.len() == y.len() && x.iter().zip(y.iter()).all(|(a, b)| same_value(&a.1, &b.1)))
+            Rc::ptr_eq(x, y)
+                || (x.len() == y.len()
+                    && x.iter().zip(y.iter()).all(|(a, b)| same_value(&a.1, &b.1)))
         }
-        (Value::Choice(c, a, b), Value::Choice(d, x, y)) => c.same(d) && same_value(a, x) && same_value(b, y),
+        (Value::Choice(c, a, b), Value::Choice(d, x, y)) => {
+            c.same(d) && same_value(a, x) && same_value(b, y)
+        }
         _ => false,
     }
 }
@@ -137,16 +144,23 @@ pub(crate) fn merge(c: &Sx, a: &Value, b: &Value) -> Value {
         (Value::Int(x, t), Value::Int(y, u)) if t == u => Value::Int(Sx::select(c, x, y), *t),
         // Reading a variable that was never set is undefined, so the other path decides.
         (Value::Undef(_), v) | (v, Value::Undef(_)) => v.clone(),
-        (Value::Arr(x), Value::Arr(y)) if x.len() == y.len() => {
-            Value::Arr(Rc::new(x.iter().zip(y.iter()).map(|(p, q)| merge(c, p, q)).collect()))
-        }
+        (Value::Arr(x), Value::Arr(y)) if x.len() == y.len() => Value::Arr(Rc::new(
+            x.iter()
+                .zip(y.iter())
+                .map(|(p, q)| merge(c, p, q))
+                .collect(),
+        )),
         (Value::Struct(x), Value::Struct(y)) if x.len() == y.len() => {
-            let f = x.iter().zip(y.iter()).map(|((n, p), (_, q))| (n.clone(), merge(c, p, q)));
+            let f = x
+                .iter()
+                .zip(y.iter())
+                .map(|((n, p), (_, q))| (n.clone(), merge(c, p, q)));
             Value::Struct(Rc::new(f.collect()))
         }
-        (Value::Ptr(_) | Value::Null | Value::Choice(..), Value::Ptr(_) | Value::Null | Value::Choice(..)) => {
-            Value::Choice(c.clone(), Rc::new(a.clone()), Rc::new(b.clone()))
-        }
+        (
+            Value::Ptr(_) | Value::Null | Value::Choice(..),
+            Value::Ptr(_) | Value::Null | Value::Choice(..),
+        ) => Value::Choice(c.clone(), Rc::new(a.clone()), Rc::new(b.clone())),
         (Value::Int(_, t), _) | (_, Value::Int(_, t)) => {
             Value::Poison(Some(*t), "it is set differently on two paths".into())
         }
@@ -159,10 +173,20 @@ pub(crate) fn map_value(v: &Value, f: &dyn Fn(&Sx) -> Sx) -> Value {
     match v {
         Value::Int(x, t) => Value::Int(f(x), *t),
         Value::Shape(x) => Value::Shape(f(x)),
-        Value::Ptr(p) => Value::Ptr(Ptr { off: f(&p.off), path: p.path.iter().map(|s| map_step(s, f)).collect(), ..*p }),
+        Value::Ptr(p) => Value::Ptr(Ptr {
+            off: f(&p.off),
+            path: p.path.iter().map(|s| map_step(s, f)).collect(),
+            ..*p
+        }),
         Value::Arr(x) => Value::Arr(Rc::new(x.iter().map(|v| map_value(v, f)).collect())),
-        Value::Struct(x) => Value::Struct(Rc::new(x.iter().map(|(n, v)| (n.clone(), map_value(v, f))).collect())),
-        Value::Choice(c, a, b) => Value::Choice(f(c), Rc::new(map_value(a, f)), Rc::new(map_value(b, f))),
+        Value::Struct(x) => Value::Struct(Rc::new(
+            x.iter()
+                .map(|(n, v)| (n.clone(), map_value(v, f)))
+                .collect(),
+        )),
+        Value::Choice(c, a, b) => {
+            Value::Choice(f(c), Rc::new(map_value(a, f)), Rc::new(map_value(b, f)))
+        }
         other => other.clone(),
     }
 }
@@ -186,15 +210,43 @@ pub(crate) enum SemKey {
 /// What a producer does, with its loops.
 #[derive(Clone, Debug)]
 pub(crate) enum Ir {
-    For { id: u32, name: Rc<str>, lo: Sx, hi: Sx, step: i64, body: Vec<Ir>, pos: Pos },
-    If { cond: Sx, then: Vec<Ir>, otherwise: Vec<Ir>, pos: Pos },
+    For {
+        id: u32,
+        name: Rc<str>,
+        lo: Sx,
+        hi: Sx,
+        step: i64,
+        body: Vec<Ir>,
+        pos: Pos,
+    },
+    If {
+        cond: Sx,
+        then: Vec<Ir>,
+        otherwise: Vec<Ir>,
+        pos: Pos,
+    },
     Dma(Box<DmaIr>),
-    Compute { tile: i64, unit: i64, reads: Vec<i64>, writes: Vec<i64>, pos: Pos },
-    Wait { key: SemKey, expected: Sx, pos: Pos },
+    Compute {
+        tile: i64,
+        unit: i64,
+        reads: Vec<i64>,
+        writes: Vec<i64>,
+        pos: Pos,
+    },
+    Wait {
+        key: SemKey,
+        expected: Sx,
+        pos: Pos,
+    },
     /// One work-item.
-    Item { body: Vec<Ir>, pos: Pos },
+    Item {
+        body: Vec<Ir>,
+        pos: Pos,
+    },
     /// ABI 11: a work-item starts here.
-    Mark { pos: Pos },
+    Mark {
+        pos: Pos,
+    },
 }
 
 #[derive(Clone, Debug)]

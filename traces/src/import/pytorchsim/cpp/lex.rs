@@ -37,14 +37,23 @@ pub(crate) struct Token {
 pub(crate) const MAX_TOKENS: usize = 1 << 20;
 
 const PUNCTS: &[&str] = &[
-    "<<=", ">>=", "...", "<=>", "->*", "::", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=",
-    "-=", "*=", "/=", "%=", "&=", "|=", "^=", "##", "{", "}", "[", "]", "(", ")", ";", ":", "?", ".", "+", "-", "*",
-    "/", "%", "&", "|", "^", "!", "~", "=", "<", ">", ",", "#", "\\", "@", "$", "`",
+    "<<=", ">>=", "...", "<=>", "->*", "::", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=",
+    "&&", "||", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "##", "{", "}", "[", "]", "(", ")",
+    ";", ":", "?", ".", "+", "-", "*", "/", "%", "&", "|", "^", "!", "~", "=", "<", ">", ",", "#",
+    "\\", "@", "$", "`",
 ];
 
 /// All tokens of `text`, with an [`Tok::Eof`] at the end.
 pub(crate) fn lex(text: &str, file: u16) -> Res<Vec<Token>> {
-    Lexer { bytes: text.as_bytes(), text, at: 0, line: 1, line_start: 0, file }.run()
+    Lexer {
+        bytes: text.as_bytes(),
+        text,
+        at: 0,
+        line: 1,
+        line_start: 0,
+        file,
+    }
+    .run()
 }
 
 struct Lexer<'a> {
@@ -63,8 +72,16 @@ impl Lexer<'_> {
 
     fn pos(&self, start: usize, length: usize) -> Pos {
         // The column counts characters, as editors do.
-        let column = self.text.get(self.line_start..start).map_or(0, |s| s.chars().count());
-        Pos { file: self.file, line: self.line, column: column as u32 + 1, length: length.clamp(1, 200) as u32 }
+        let column = self
+            .text
+            .get(self.line_start..start)
+            .map_or(0, |s| s.chars().count());
+        Pos {
+            file: self.file,
+            line: self.line,
+            column: column as u32 + 1,
+            length: length.clamp(1, 200) as u32,
+        }
     }
 
     fn newline(&mut self) {
@@ -90,7 +107,10 @@ impl Lexer<'_> {
                     space = true;
                     continue;
                 }
-                b'\\' if self.byte(1) == b'\n' || (self.byte(1) == b'\r' && self.byte(2) == b'\n') => {
+                b'\\'
+                    if self.byte(1) == b'\n'
+                        || (self.byte(1) == b'\r' && self.byte(2) == b'\n') =>
+                {
                     self.at += if self.byte(1) == b'\n' { 2 } else { 3 };
                     self.newline();
                     space = true;
@@ -132,10 +152,27 @@ impl Lexer<'_> {
             }
             let (start, line, line_start) = (self.at, self.line, self.line_start);
             let tok = self.token()?;
-            let length = self.text.get(start..self.at).map_or(1, |s| s.chars().count());
-            let column = self.text.get(line_start..start).map_or(0, |s| s.chars().count()) as u32 + 1;
-            let pos = Pos { file: self.file, line, column, length: length.clamp(1, 200) as u32 };
-            out.push(Token { tok, pos, bol, space });
+            let length = self
+                .text
+                .get(start..self.at)
+                .map_or(1, |s| s.chars().count());
+            let column = self
+                .text
+                .get(line_start..start)
+                .map_or(0, |s| s.chars().count()) as u32
+                + 1;
+            let pos = Pos {
+                file: self.file,
+                line,
+                column,
+                length: length.clamp(1, 200) as u32,
+            };
+            out.push(Token {
+                tok,
+                pos,
+                bol,
+                space,
+            });
             if out.len() > MAX_TOKENS {
                 return Err(Diag::limit(pos, format!("more than {MAX_TOKENS} tokens")));
             }
@@ -143,7 +180,12 @@ impl Lexer<'_> {
             space = false;
         }
         let pos = self.pos(self.at, 1);
-        out.push(Token { tok: Tok::Eof, pos, bol: true, space: true });
+        out.push(Token {
+            tok: Tok::Eof,
+            pos,
+            bol: true,
+            space: true,
+        });
         Ok(out)
     }
 
@@ -156,7 +198,10 @@ impl Lexer<'_> {
             }
             let word = self.text.get(start..self.at).unwrap_or_default();
             if word.len() > 512 {
-                return Err(Diag::limit(self.pos(start, 1), "a name longer than 512 characters"));
+                return Err(Diag::limit(
+                    self.pos(start, 1),
+                    "a name longer than 512 characters",
+                ));
             }
             return Ok(Tok::Ident(word.into()));
         }
@@ -173,8 +218,15 @@ impl Lexer<'_> {
                 return Ok(Tok::Punct(p));
             }
         }
-        let shown = self.text.get(start..).and_then(|s| s.chars().next()).unwrap_or('?');
-        Err(Diag::syntax(self.pos(start, 1), format!("unexpected character {shown:?}")))
+        let shown = self
+            .text
+            .get(start..)
+            .and_then(|s| s.chars().next())
+            .unwrap_or('?');
+        Err(Diag::syntax(
+            self.pos(start, 1),
+            format!("unexpected character {shown:?}"),
+        ))
     }
 
     fn quoted(&mut self, quote: u8) -> Res<Tok> {
@@ -182,13 +234,21 @@ impl Lexer<'_> {
         self.at += 1;
         loop {
             match self.byte(0) {
-                0 | b'\n' => return Err(Diag::syntax(self.pos(start, 1), "a quotation that does not end on its line")),
+                0 | b'\n' => {
+                    return Err(Diag::syntax(
+                        self.pos(start, 1),
+                        "a quotation that does not end on its line",
+                    ));
+                }
                 b'\\' => self.at += 2,
                 c if c == quote => break,
                 _ => self.at += 1,
             }
             if self.at > self.bytes.len() {
-                return Err(Diag::syntax(self.pos(start, 1), "a quotation that does not end on its line"));
+                return Err(Diag::syntax(
+                    self.pos(start, 1),
+                    "a quotation that does not end on its line",
+                ));
             }
         }
         let body = self.text.get(start + 1..self.at).unwrap_or_default();
@@ -202,7 +262,12 @@ impl Lexer<'_> {
             [b'\\', b'n'] => 10,
             [b'\\', b't'] => 9,
             [b'\\', c @ (b'\\' | b'\'')] => u64::from(*c),
-            _ => return Err(Diag::unsupported(self.pos(start, 1), "this character literal")),
+            _ => {
+                return Err(Diag::unsupported(
+                    self.pos(start, 1),
+                    "this character literal",
+                ));
+            }
         };
         Ok(Tok::Int(value, IntTy::I8))
     }
@@ -215,13 +280,22 @@ impl Lexer<'_> {
             || (matches!(self.byte(0), b'+' | b'-')
                 && self.at > start
                 && matches!(self.bytes.get(self.at - 1), Some(b'e' | b'E' | b'p' | b'P'))
-                && !self.bytes.get(start..start + 2).is_some_and(|p| p == b"0x" || p == b"0X"))
+                && !self
+                    .bytes
+                    .get(start..start + 2)
+                    .is_some_and(|p| p == b"0x" || p == b"0X"))
         {
             self.at += 1;
         }
         let length = self.at - start;
         let pos = self.pos(start, length);
-        let raw: String = self.text.get(start..self.at).unwrap_or_default().chars().filter(|c| *c != '\'').collect();
+        let raw: String = self
+            .text
+            .get(start..self.at)
+            .unwrap_or_default()
+            .chars()
+            .filter(|c| *c != '\'')
+            .collect();
         let lower = raw.to_ascii_lowercase();
         let (radix, digits) = if let Some(d) = lower.strip_prefix("0x") {
             (16, d)
@@ -232,14 +306,15 @@ impl Lexer<'_> {
         } else {
             (10, lower.as_str())
         };
-        let body = digits.trim_end_matches(|c| matches!(c, 'u' | 'l' | 'z'));
+        let body = digits.trim_end_matches(['u', 'l', 'z']);
         let suffix = digits.get(body.len()..).unwrap_or_default();
         if radix == 10 && body.contains(['.', 'e', 'f']) {
             return Ok(Tok::Float);
         }
         if body.is_empty() && radix == 8 {
             // "0" with a suffix such as 0u or 0ull.
-            return Self::typed(0, 8, suffix).ok_or_else(|| Diag::syntax(pos, format!("unknown suffix in {raw}")));
+            return Self::typed(0, 8, suffix)
+                .ok_or_else(|| Diag::syntax(pos, format!("unknown suffix in {raw}")));
         }
         let value = u64::from_str_radix(body, radix).map_err(|e| {
             let overflow = matches!(e.kind(), std::num::IntErrorKind::PosOverflow);
@@ -249,7 +324,8 @@ impl Lexer<'_> {
                 Diag::syntax(pos, format!("{raw} is no integer"))
             }
         })?;
-        Self::typed(value, radix, suffix).ok_or_else(|| Diag::syntax(pos, format!("unknown suffix in {raw}")))
+        Self::typed(value, radix, suffix)
+            .ok_or_else(|| Diag::syntax(pos, format!("unknown suffix in {raw}")))
     }
 
     /// The type C gives an integer literal (on the 64-bit targets that producers are built for).
@@ -263,7 +339,11 @@ impl Lexer<'_> {
         };
         let fits = |max: u64| value <= max;
         let ty = if unsigned {
-            if !long && fits(u64::from(u32::MAX)) { IntTy::U32 } else { IntTy::U64 }
+            if !long && fits(u64::from(u32::MAX)) {
+                IntTy::U32
+            } else {
+                IntTy::U64
+            }
         } else if !long && fits(i32::MAX as u64) {
             IntTy::I32
         } else if !long && radix != 10 && fits(u64::from(u32::MAX)) {

@@ -14,7 +14,14 @@ const MAX_CHAIN: u32 = 2000;
 
 /// Parses a whole translation unit.
 pub(crate) fn parse(tokens: Vec<Token>) -> Res<Unit> {
-    let mut p = Parser { tokens, at: 0, depth: 0, types: HashSet::new(), aliases: Vec::new(), unit: Unit::default() };
+    let mut p = Parser {
+        tokens,
+        at: 0,
+        depth: 0,
+        types: HashSet::new(),
+        aliases: Vec::new(),
+        unit: Unit::default(),
+    };
     p.items(false)?;
     Ok(p.unit)
 }
@@ -36,7 +43,12 @@ struct Specs {
 }
 
 fn int(t: IntTy) -> Ty {
-    Ty { base: Base::Int(t), pointers: 0, reference: false, is_const: false }
+    Ty {
+        base: Base::Int(t),
+        pointers: 0,
+        reference: false,
+        is_const: false,
+    }
 }
 
 impl Parser {
@@ -46,7 +58,11 @@ impl Parser {
     }
 
     fn pos(&self) -> Pos {
-        self.tokens.get(self.at).or(self.tokens.last()).map(|t| t.pos).unwrap_or_default()
+        self.tokens
+            .get(self.at)
+            .or(self.tokens.last())
+            .map(|t| t.pos)
+            .unwrap_or_default()
     }
 
     fn is(&self, p: &str) -> bool {
@@ -95,7 +111,10 @@ impl Parser {
         if self.eat(p) {
             return Ok(());
         }
-        Err(Diag::syntax(self.pos(), format!("expected `{p}`, found {}", self.shown())))
+        Err(Diag::syntax(
+            self.pos(),
+            format!("expected `{p}`, found {}", self.shown()),
+        ))
     }
 
     fn name(&mut self) -> Res<Rc<str>> {
@@ -104,13 +123,19 @@ impl Parser {
             self.at += 1;
             return Ok(n);
         }
-        Err(Diag::syntax(self.pos(), format!("expected a name, found {}", self.shown())))
+        Err(Diag::syntax(
+            self.pos(),
+            format!("expected a name, found {}", self.shown()),
+        ))
     }
 
     fn enter(&mut self) -> Res<()> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(Diag::deep(self.pos(), format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(Diag::deep(
+                self.pos(),
+                format!("nested deeper than {MAX_DEPTH} levels"),
+            ));
         }
         Ok(())
     }
@@ -148,7 +173,10 @@ impl Parser {
             Some("static_assert" | "_Static_assert") => return self.static_assert(),
             Some("template") => return Err(Diag::unsupported(pos, "a template")),
             Some("class" | "union" | "asm" | "__asm__" | "goto" | "concept") => {
-                return Err(Diag::unsupported(pos, format_args!("`{}`", self.word(0).unwrap_or_default())));
+                return Err(Diag::unsupported(
+                    pos,
+                    format_args!("`{}`", self.word(0).unwrap_or_default()),
+                ));
             }
             Some("enum") => return self.enumeration(),
             Some("struct") if self.is_at(2, "{") || self.is_at(2, ";") => return self.structure(),
@@ -185,7 +213,10 @@ impl Parser {
         }
         let mut specs = Specs::default();
         let Some(base) = self.base(&mut specs)? else {
-            return Err(Diag::syntax(pos, format!("expected a declaration, found {}", self.shown())));
+            return Err(Diag::syntax(
+                pos,
+                format!("expected a declaration, found {}", self.shown()),
+            ));
         };
         let ty = self.pointers(base)?;
         self.attributes()?;
@@ -224,7 +255,10 @@ impl Parser {
                     self.at += 1;
                 }
                 self.at += 2;
-            } else if self.is_word("__attribute__") || self.is_word("alignas") || self.is_word("__declspec") {
+            } else if self.is_word("__attribute__")
+                || self.is_word("alignas")
+                || self.is_word("__declspec")
+            {
                 self.at += 1;
                 self.skip_parens()?;
             } else if self.is_word("__extension__") {
@@ -279,7 +313,12 @@ impl Parser {
                 while !self.is(";") && *self.peek(0) != Tok::Eof {
                     self.at += 1;
                 }
-                ty = Ty { base: Base::Fn, pointers: 0, reference: false, is_const: false };
+                ty = Ty {
+                    base: Base::Fn,
+                    pointers: 0,
+                    reference: false,
+                    is_const: false,
+                };
             }
             self.alias(name, ty, pos)?;
             return self.expect(";");
@@ -309,13 +348,25 @@ impl Parser {
         let pos = self.pos();
         if self.is_word("struct") && (self.is_at(1, "{") || self.is_at(2, "{")) {
             self.at += 1;
-            let tag: Rc<str> = if self.is("{") { "".into() } else { self.name()? };
+            let tag: Rc<str> = if self.is("{") {
+                "".into()
+            } else {
+                self.name()?
+            };
             let fields = self.fields()?;
             let name = self.name()?;
             let key = if tag.is_empty() { name.clone() } else { tag };
             self.types.insert(key.clone());
-            self.unit.structs.push(Struct { name: key.clone(), fields });
-            let ty = Ty { base: Base::Struct(key), pointers: 0, reference: false, is_const: false };
+            self.unit.structs.push(Struct {
+                name: key.clone(),
+                fields,
+            });
+            let ty = Ty {
+                base: Base::Struct(key),
+                pointers: 0,
+                reference: false,
+                is_const: false,
+            };
             self.alias(name, ty, pos)?;
             return self.expect(";");
         }
@@ -329,7 +380,12 @@ impl Parser {
             let name = self.name()?;
             self.expect(")")?;
             self.skip_parens()?;
-            let ty = Ty { base: Base::Fn, pointers: 0, reference: false, is_const: false };
+            let ty = Ty {
+                base: Base::Fn,
+                pointers: 0,
+                reference: false,
+                is_const: false,
+            };
             self.alias(name, ty, pos)?;
             return self.expect(";");
         }
@@ -366,14 +422,20 @@ impl Parser {
             if let (true, Some(t)) = (scoped, &tag) {
                 name = format!("{t}::{name}").into();
             }
-            let value = if self.eat("=") { Some(self.assignment()?) } else { None };
+            let value = if self.eat("=") {
+                Some(self.assignment()?)
+            } else {
+                None
+            };
             self.unit.enumerators.push((name, value, pos));
             if !self.eat(",") {
                 break;
             }
         }
         self.expect("}")?;
-        self.unit.order.push(Item::Enum(first, self.unit.enumerators.len()));
+        self.unit
+            .order
+            .push(Item::Enum(first, self.unit.enumerators.len()));
         self.expect(";")
     }
 
@@ -396,7 +458,10 @@ impl Parser {
             let pos = self.pos();
             let mut specs = Specs::default();
             let Some(base) = self.base(&mut specs)? else {
-                return Err(Diag::unsupported(pos, format_args!("{} in a structure", self.shown())));
+                return Err(Diag::unsupported(
+                    pos,
+                    format_args!("{} in a structure", self.shown()),
+                ));
             };
             let ty = self.pointers(base)?;
             let pos = self.pos();
@@ -421,12 +486,21 @@ impl Parser {
         }
         let body = self.block()?;
         if self.unit.functions.iter().any(|f| f.name == name) {
-            return Err(Diag::unsupported(pos, format_args!("a second function named {name}")));
+            return Err(Diag::unsupported(
+                pos,
+                format_args!("a second function named {name}"),
+            ));
         }
         if self.unit.functions.len() >= 10_000 {
             return Err(Diag::limit(pos, "more than 10000 functions"));
         }
-        self.unit.functions.push(Rc::new(Function { name, ret, params, body, pos }));
+        self.unit.functions.push(Rc::new(Function {
+            name,
+            ret,
+            params,
+            body,
+            pos,
+        }));
         Ok(())
     }
 
@@ -448,7 +522,10 @@ impl Parser {
             }
             let mut specs = Specs::default();
             let Some(base) = self.base(&mut specs)? else {
-                return Err(Diag::syntax(pos, format!("expected a parameter, found {}", self.shown())));
+                return Err(Diag::syntax(
+                    pos,
+                    format!("expected a parameter, found {}", self.shown()),
+                ));
             };
             let mut ty = self.pointers(base)?;
             let mut name = None;
@@ -459,7 +536,12 @@ impl Parser {
                 name = Some(self.name()?);
                 self.expect(")")?;
                 self.skip_parens()?;
-                ty = Ty { base: Base::Fn, pointers: 0, reference: false, is_const: false };
+                ty = Ty {
+                    base: Base::Fn,
+                    pointers: 0,
+                    reference: false,
+                    is_const: false,
+                };
             } else if self.is("(") && self.is_at(1, "&") {
                 // A reference to an array.
                 self.at += 2;
@@ -493,23 +575,45 @@ impl Parser {
     // ---- types ----
 
     fn starts_type(&self, n: &str) -> bool {
-        if builtin(n).is_some() || self.types.contains(n) || self.aliases.iter().any(|(a, _)| **a == *n) {
+        if builtin(n).is_some()
+            || self.types.contains(n)
+            || self.aliases.iter().any(|(a, _)| **a == *n)
+        {
             return true;
         }
         matches!(
             n,
-            "const" | "constexpr" | "static" | "inline" | "extern" | "volatile" | "unsigned" | "signed" | "int" | "long"
-                | "short" | "char" | "bool" | "void" | "auto" | "register" | "struct" | "constinit" | "thread_local"
-                | "float" | "double" | "enum"
+            "const"
+                | "constexpr"
+                | "static"
+                | "inline"
+                | "extern"
+                | "volatile"
+                | "unsigned"
+                | "signed"
+                | "int"
+                | "long"
+                | "short"
+                | "char"
+                | "bool"
+                | "void"
+                | "auto"
+                | "register"
+                | "struct"
+                | "constinit"
+                | "thread_local"
+                | "float"
+                | "double"
+                | "enum"
         )
     }
 
     /// Whether a declaration (or a type name) starts here.
     fn at_type(&self) -> bool {
         match self.word(0) {
-            Some("std") if self.is_at(1, "::") => {
-                self.word(2).is_some_and(|w| builtin(w).is_some() || w == "array")
-            }
+            Some("std") if self.is_at(1, "::") => self
+                .word(2)
+                .is_some_and(|w| builtin(w).is_some() || w == "array"),
             Some(w) if self.starts_type(w) => {
                 // Scoped enumerators such as Unit::Vector are values.
                 !self.is_at(1, "::")
@@ -521,7 +625,8 @@ impl Parser {
     /// Specifiers and base type, if a type starts here.
     fn base(&mut self, specs: &mut Specs) -> Res<Option<Base>> {
         let start = self.pos();
-        let (mut base, mut unsigned, mut signed, mut longs, mut short, mut any) = (None, false, false, 0, false, false);
+        let (mut base, mut unsigned, mut signed, mut longs, mut short, mut any) =
+            (None, false, false, 0, false, false);
         loop {
             self.attributes()?;
             let Some(w) = self.word(0) else { break };
@@ -584,7 +689,8 @@ impl Parser {
                 _ if base.is_none() && !any => {
                     if let Some(t) = builtin(w) {
                         base = Some(t);
-                    } else if let Some((_, ty)) = self.aliases.iter().rev().find(|(a, _)| **a == *w) {
+                    } else if let Some((_, ty)) = self.aliases.iter().rev().find(|(a, _)| **a == *w)
+                    {
                         if ty.pointers > 0 {
                             return Err(Diag::unsupported(self.pos(), "a type name for a pointer"));
                         }
@@ -602,10 +708,34 @@ impl Parser {
         }
         if any {
             let t = match base {
-                None | Some(Base::Int(IntTy::I32)) if short => if unsigned { IntTy::U16 } else { IntTy::I16 },
-                None | Some(Base::Int(IntTy::I32)) if longs > 0 => if unsigned { IntTy::U64 } else { IntTy::I64 },
-                None | Some(Base::Int(IntTy::I32)) => if unsigned { IntTy::U32 } else { IntTy::I32 },
-                Some(Base::Int(IntTy::I8)) => if unsigned { IntTy::U8 } else { IntTy::I8 },
+                None | Some(Base::Int(IntTy::I32)) if short => {
+                    if unsigned {
+                        IntTy::U16
+                    } else {
+                        IntTy::I16
+                    }
+                }
+                None | Some(Base::Int(IntTy::I32)) if longs > 0 => {
+                    if unsigned {
+                        IntTy::U64
+                    } else {
+                        IntTy::I64
+                    }
+                }
+                None | Some(Base::Int(IntTy::I32)) => {
+                    if unsigned {
+                        IntTy::U32
+                    } else {
+                        IntTy::I32
+                    }
+                }
+                Some(Base::Int(IntTy::I8)) => {
+                    if unsigned {
+                        IntTy::U8
+                    } else {
+                        IntTy::I8
+                    }
+                }
                 _ => return Err(Diag::unsupported(start, "this type")),
             };
             let _ = signed;
@@ -615,7 +745,12 @@ impl Parser {
     }
 
     fn pointers(&mut self, base: Base) -> Res<Ty> {
-        let mut ty = Ty { base, pointers: 0, reference: false, is_const: false };
+        let mut ty = Ty {
+            base,
+            pointers: 0,
+            reference: false,
+            is_const: false,
+        };
         loop {
             if self.eat("*") {
                 ty.pointers = ty.pointers.saturating_add(1);
@@ -624,7 +759,10 @@ impl Parser {
                 }
             } else if self.eat("&") || self.eat("&&") {
                 ty.reference = true;
-            } else if self.eat_word("const") || self.eat_word("__restrict__") || self.eat_word("__restrict") {
+            } else if self.eat_word("const")
+                || self.eat_word("__restrict__")
+                || self.eat_word("__restrict")
+            {
                 // Constness of the pointer itself changes nothing here.
             } else {
                 return Ok(ty);
@@ -637,13 +775,20 @@ impl Parser {
         let pos = self.pos();
         let mut specs = Specs::default();
         let Some(base) = self.base(&mut specs)? else {
-            return Err(Diag::syntax(pos, format!("expected a type, found {}", self.shown())));
+            return Err(Diag::syntax(
+                pos,
+                format!("expected a type, found {}", self.shown()),
+            ));
         };
         let mut ty = self.pointers(base)?;
         ty.is_const = specs.is_const;
         let mut dims = None;
         while self.eat("[") {
-            let n = if self.is("]") { None } else { Some(Rc::new(self.assignment()?)) };
+            let n = if self.is("]") {
+                None
+            } else {
+                Some(Rc::new(self.assignment()?))
+            };
             self.expect("]")?;
             let list: &mut Vec<Bound> = dims.get_or_insert_with(Vec::new);
             if list.len() >= 8 {
@@ -654,7 +799,14 @@ impl Parser {
         Ok((ty, dims))
     }
 
-    fn declarators(&mut self, ty: Ty, name: Rc<str>, pos: Pos, specs: &Specs, out: &mut Vec<Decl>) -> Res<()> {
+    fn declarators(
+        &mut self,
+        ty: Ty,
+        name: Rc<str>,
+        pos: Pos,
+        specs: &Specs,
+        out: &mut Vec<Decl>,
+    ) -> Res<()> {
         let base = ty.base.clone();
         let (mut ty, mut name, mut pos) = (ty, name, pos);
         loop {
@@ -676,7 +828,11 @@ impl Parser {
         self.attributes()?;
         while self.is("[") {
             self.at += 1;
-            let n = if self.is("]") { None } else { Some(Rc::new(self.assignment()?)) };
+            let n = if self.is("]") {
+                None
+            } else {
+                Some(Rc::new(self.assignment()?))
+            };
             self.expect("]")?;
             if dims.len() >= 8 {
                 return Err(Diag::deep(pos, "more than 8 array dimensions"));
@@ -700,11 +856,22 @@ impl Parser {
         } else {
             None
         };
-        Ok(Decl { ty, name, dims, init, is_static: specs.is_static, pos })
+        Ok(Decl {
+            ty,
+            name,
+            dims,
+            init,
+            is_static: specs.is_static,
+            pos,
+        })
     }
 
     fn initializer(&mut self) -> Res<Expr> {
-        if self.is("{") { self.braces(None) } else { self.assignment() }
+        if self.is("{") {
+            self.braces(None)
+        } else {
+            self.assignment()
+        }
     }
 
     fn braces(&mut self, ty: Option<(Ty, Vec<Bound>)>) -> Res<Expr> {
@@ -724,7 +891,10 @@ impl Parser {
                 let v = self.initializer()?;
                 node(ExprKind::Designated(field, Box::new(v)), p, 0)?
             } else if self.is("[") {
-                return Err(Diag::unsupported(self.pos(), "a designated array element or a lambda here"));
+                return Err(Diag::unsupported(
+                    self.pos(),
+                    "a designated array element or a lambda here",
+                ));
             } else {
                 self.initializer()?
             };
@@ -783,7 +953,11 @@ impl Parser {
                 }
                 self.expect(")")?;
                 let then = Box::new(self.statement()?);
-                let otherwise = if self.eat_word("else") { Some(Box::new(self.statement()?)) } else { None };
+                let otherwise = if self.eat_word("else") {
+                    Some(Box::new(self.statement()?))
+                } else {
+                    None
+                };
                 return make(StmtKind::If(c, then, otherwise));
             }
             Some("for") => return self.for_statement(pos),
@@ -809,7 +983,11 @@ impl Parser {
             }
             Some("return") => {
                 self.at += 1;
-                let e = if self.is(";") { None } else { Some(self.initializer()?) };
+                let e = if self.is(";") {
+                    None
+                } else {
+                    Some(self.initializer()?)
+                };
                 self.expect(";")?;
                 return make(StmtKind::Return(e));
             }
@@ -825,8 +1003,9 @@ impl Parser {
             }
             Some("switch") => return self.switch_statement(pos),
             Some(
-                w @ ("goto" | "asm" | "__asm__" | "try" | "throw" | "new" | "delete" | "case" | "default" | "class"
-                | "union" | "template" | "co_await" | "co_return" | "co_yield"),
+                w @ ("goto" | "asm" | "__asm__" | "try" | "throw" | "new" | "delete" | "case"
+                | "default" | "class" | "union" | "template" | "co_await" | "co_return"
+                | "co_yield"),
             ) => return Err(Diag::unsupported(pos, format_args!("`{w}`"))),
             Some("static_assert" | "_Static_assert") => {
                 self.static_assert()?;
@@ -845,7 +1024,8 @@ impl Parser {
                 return make(StmtKind::Empty);
             }
             Some("enum") if self.is_at(1, "{") || self.is_at(2, "{") || self.is_at(2, ":") => {
-                return Err(Diag::unsupported(pos, "an enumeration inside a function").hint("move it to the file"));
+                return Err(Diag::unsupported(pos, "an enumeration inside a function")
+                    .hint("move it to the file"));
             }
             Some(_) if self.is_at(1, ":") && !self.is_at(1, "::") => {
                 return Err(Diag::unsupported(pos, "a label"));
@@ -871,7 +1051,10 @@ impl Parser {
         let mut specs = Specs::default();
         let pos = self.pos();
         let Some(base) = self.base(&mut specs)? else {
-            return Err(Diag::syntax(pos, format!("expected a type, found {}", self.shown())));
+            return Err(Diag::syntax(
+                pos,
+                format!("expected a type, found {}", self.shown()),
+            ));
         };
         let ty = self.pointers(base)?;
         let mut list = Vec::new();
@@ -885,13 +1068,21 @@ impl Parser {
             let name = self.name()?;
             self.expect(")")?;
             self.skip_parens()?;
-            let ty = Ty { base: Base::Fn, pointers: 0, reference: false, is_const: specs.is_const };
+            let ty = Ty {
+                base: Base::Fn,
+                pointers: 0,
+                reference: false,
+                is_const: specs.is_const,
+            };
             self.declarators(ty, name, npos, &specs, &mut list)?;
             return Ok(list);
         }
         let name = self.name()?;
         if self.is("(") && !self.is_initializer_paren() {
-            return Err(Diag::unsupported(npos, "a function declared inside a function"));
+            return Err(Diag::unsupported(
+                npos,
+                "a function declared inside a function",
+            ));
         }
         self.declarators(ty, name, npos, &specs, &mut list)?;
         Ok(list)
@@ -917,24 +1108,51 @@ impl Parser {
                     self.expect(")")?;
                     let body = Box::new(self.statement()?);
                     ty.is_const = specs.is_const;
-                    let d = Decl { ty, name, dims: Vec::new(), init: None, is_static: false, pos: npos };
-                    return Ok(Stmt { kind: StmtKind::ForEach(Box::new(d), list, body), pos });
+                    let d = Decl {
+                        ty,
+                        name,
+                        dims: Vec::new(),
+                        init: None,
+                        is_static: false,
+                        pos: npos,
+                    };
+                    return Ok(Stmt {
+                        kind: StmtKind::ForEach(Box::new(d), list, body),
+                        pos,
+                    });
                 }
             }
             self.at = mark;
             let list = self.local_declaration()?;
-            Some(Box::new(Stmt { kind: StmtKind::Decl(list), pos: ipos }))
+            Some(Box::new(Stmt {
+                kind: StmtKind::Decl(list),
+                pos: ipos,
+            }))
         } else {
             let e = self.expr()?;
             self.expect(";")?;
-            Some(Box::new(Stmt { kind: StmtKind::Expr(e), pos: ipos }))
+            Some(Box::new(Stmt {
+                kind: StmtKind::Expr(e),
+                pos: ipos,
+            }))
         };
-        let cond = if self.is(";") { None } else { Some(self.expr()?) };
+        let cond = if self.is(";") {
+            None
+        } else {
+            Some(self.expr()?)
+        };
         self.expect(";")?;
-        let step = if self.is(")") { None } else { Some(self.expr()?) };
+        let step = if self.is(")") {
+            None
+        } else {
+            Some(self.expr()?)
+        };
         self.expect(")")?;
         let body = Box::new(self.statement()?);
-        Ok(Stmt { kind: StmtKind::For(init, cond, step, body), pos })
+        Ok(Stmt {
+            kind: StmtKind::For(init, cond, step, body),
+            pos,
+        })
     }
 
     fn switch_statement(&mut self, pos: Pos) -> Res<Stmt> {
@@ -962,13 +1180,21 @@ impl Parser {
             let s = self.statement()?;
             match cases.last_mut() {
                 Some((_, body)) => body.push(s),
-                None => return Err(Diag::unsupported(s.pos, "a statement before the first case")),
+                None => {
+                    return Err(Diag::unsupported(
+                        s.pos,
+                        "a statement before the first case",
+                    ));
+                }
             }
         }
         if cases.len() > 1024 {
             return Err(Diag::limit(pos, "more than 1024 cases"));
         }
-        Ok(Stmt { kind: StmtKind::Switch(on, cases), pos })
+        Ok(Stmt {
+            kind: StmtKind::Switch(on, cases),
+            pos,
+        })
     }
 
     // ---- expressions ----
@@ -1010,7 +1236,11 @@ impl Parser {
         let right = self.initializer()?;
         self.leave();
         let d = left.depth.max(right.depth);
-        node(ExprKind::Assign(op, Box::new(left), Box::new(right)), pos, d)
+        node(
+            ExprKind::Assign(op, Box::new(left), Box::new(right)),
+            pos,
+            d,
+        )
     }
 
     fn conditional(&mut self) -> Res<Expr> {
@@ -1027,7 +1257,11 @@ impl Parser {
         let b = self.assignment()?;
         self.leave();
         let d = c.depth.max(a.depth).max(b.depth);
-        node(ExprKind::Cond(Box::new(c), Box::new(a), Box::new(b)), pos, d)
+        node(
+            ExprKind::Cond(Box::new(c), Box::new(a), Box::new(b)),
+            pos,
+            d,
+        )
     }
 
     fn no_greater(&mut self) -> Res<Expr> {
@@ -1037,7 +1271,9 @@ impl Parser {
     fn binary(&mut self, min: u8, no_greater: bool) -> Res<Expr> {
         let mut a = self.unary()?;
         loop {
-            let Tok::Punct(p) = self.peek(0) else { return Ok(a) };
+            let Tok::Punct(p) = self.peek(0) else {
+                return Ok(a);
+            };
             let (level, op) = match *p {
                 "*" => (10, BinOp::Mul),
                 "/" => (10, BinOp::Div),
@@ -1158,9 +1394,10 @@ impl Parser {
                 self.at += 1;
                 self.primary()
             }
-            Tok::Punct(_) | Tok::Eof => {
-                Err(Diag::syntax(pos, format!("expected an expression, found {}", self.shown())))
-            }
+            Tok::Punct(_) | Tok::Eof => Err(Diag::syntax(
+                pos,
+                format!("expected an expression, found {}", self.shown()),
+            )),
             Tok::Ident(n) => match &*n {
                 "true" | "false" => {
                     self.at += 1;
@@ -1184,14 +1421,24 @@ impl Parser {
                     let d = e.depth;
                     node(ExprKind::Cast(ty, Box::new(e)), pos, d)
                 }
-                "reinterpret_cast" | "dynamic_cast" | "new" | "delete" | "throw" | "typeid" | "this" | "co_await"
-                | "alignof" | "decltype" | "noexcept" => Err(Diag::unsupported(pos, format_args!("`{n}`"))),
+                "reinterpret_cast" | "dynamic_cast" | "new" | "delete" | "throw" | "typeid"
+                | "this" | "co_await" | "alignof" | "decltype" | "noexcept" => {
+                    Err(Diag::unsupported(pos, format_args!("`{n}`")))
+                }
                 _ if self.at_type() => {
                     let mut specs = Specs::default();
                     let Some(base) = self.base(&mut specs)? else {
-                        return Err(Diag::syntax(pos, format!("expected an expression, found {}", self.shown())));
+                        return Err(Diag::syntax(
+                            pos,
+                            format!("expected an expression, found {}", self.shown()),
+                        ));
                     };
-                    let ty = Ty { base, pointers: 0, reference: false, is_const: false };
+                    let ty = Ty {
+                        base,
+                        pointers: 0,
+                        reference: false,
+                        is_const: false,
+                    };
                     if self.is("{") {
                         return self.braces(Some((ty, Vec::new())));
                     }
@@ -1209,7 +1456,9 @@ impl Parser {
                         let next = self.name()?;
                         name = format!("{name}::{next}").into();
                     }
-                    if matches!(&*name, "std::min" | "std::max" | "std::numeric_limits") && self.is("<") {
+                    if matches!(&*name, "std::min" | "std::max" | "std::numeric_limits")
+                        && self.is("<")
+                    {
                         if &*name == "std::numeric_limits" {
                             return self.numeric_limits(pos);
                         }
@@ -1242,14 +1491,25 @@ impl Parser {
         let which = self.name()?;
         self.expect("(")?;
         self.expect(")")?;
-        let Base::Int(t) = ty.base else { return Err(Diag::unsupported(pos, "limits of this type")) };
+        let Base::Int(t) = ty.base else {
+            return Err(Diag::unsupported(pos, "limits of this type"));
+        };
         let bits = t.bits() - u32::from(t.signed());
-        let max = if bits >= 64 { u64::MAX } else { (1u64 << bits) - 1 };
+        let max = if bits >= 64 {
+            u64::MAX
+        } else {
+            (1u64 << bits) - 1
+        };
         let v = match &*which {
             "max" => max,
             "min" | "lowest" if t.signed() => !max,
             "min" | "lowest" => 0,
-            _ => return Err(Diag::unsupported(pos, format_args!("numeric_limits::{which}"))),
+            _ => {
+                return Err(Diag::unsupported(
+                    pos,
+                    format_args!("numeric_limits::{which}"),
+                ));
+            }
         };
         node(ExprKind::Int(v, t), pos, 0)
     }
@@ -1269,21 +1529,39 @@ impl Parser {
                 by_value = true;
                 self.at += 1;
                 if self.is("=") {
-                    return Err(Diag::unsupported(self.pos(), "a capture with an initialiser"));
+                    return Err(Diag::unsupported(
+                        self.pos(),
+                        "a capture with an initialiser",
+                    ));
                 }
             } else {
-                return Err(Diag::syntax(self.pos(), format!("unexpected {} in a capture list", self.shown())));
+                return Err(Diag::syntax(
+                    self.pos(),
+                    format!("unexpected {} in a capture list", self.shown()),
+                ));
             }
             self.eat(",");
         }
-        let params = if self.is("(") { self.params()? } else { Vec::new() };
+        let params = if self.is("(") {
+            self.params()?
+        } else {
+            Vec::new()
+        };
         while self.eat_word("mutable") || self.eat_word("noexcept") || self.eat_word("constexpr") {}
         if self.eat("->") {
             self.type_name()?;
         }
         let body = self.block()?;
         self.leave();
-        node(ExprKind::Lambda(Rc::new(Lambda { by_value, params, body })), pos, 0)
+        node(
+            ExprKind::Lambda(Rc::new(Lambda {
+                by_value,
+                params,
+                body,
+            })),
+            pos,
+            0,
+        )
     }
 
     fn arguments(&mut self) -> Res<Vec<Expr>> {
@@ -1318,7 +1596,11 @@ impl Parser {
                 let d = e.depth.max(i.depth);
                 e = node(ExprKind::Index(Box::new(e), Box::new(i)), pos, d)?;
             } else if self.is("++") || self.is("--") {
-                let op = if self.is("--") { UnOp::PostDec } else { UnOp::PostInc };
+                let op = if self.is("--") {
+                    UnOp::PostDec
+                } else {
+                    UnOp::PostInc
+                };
                 self.at += 1;
                 let d = e.depth;
                 e = node(ExprKind::Unary(op, Box::new(e)), pos, d)?;
@@ -1342,7 +1624,10 @@ impl Parser {
 fn node(kind: ExprKind, pos: Pos, below: u32) -> Res<Expr> {
     let depth = below + 1;
     if depth > MAX_CHAIN {
-        return Err(Diag::deep(pos, format!("an expression of more than {MAX_CHAIN} operators in a row")));
+        return Err(Diag::deep(
+            pos,
+            format!("an expression of more than {MAX_CHAIN} operators in a row"),
+        ));
     }
     Ok(Expr { kind, pos, depth })
 }
@@ -1356,10 +1641,11 @@ fn builtin(n: &str) -> Option<Base> {
         "uint16_t" => Base::Int(IntTy::U16),
         "int32_t" | "int_least32_t" => Base::Int(IntTy::I32),
         "uint32_t" => Base::Int(IntTy::U32),
-        "int64_t" | "ptrdiff_t" | "ssize_t" | "intptr_t" | "intmax_t" | "int_fast32_t" | "int_fast64_t" => {
-            Base::Int(IntTy::I64)
+        "int64_t" | "ptrdiff_t" | "ssize_t" | "intptr_t" | "intmax_t" | "int_fast32_t"
+        | "int_fast64_t" => Base::Int(IntTy::I64),
+        "uint64_t" | "size_t" | "uintptr_t" | "uintmax_t" | "uint_fast32_t" | "uint_fast64_t" => {
+            Base::Int(IntTy::U64)
         }
-        "uint64_t" | "size_t" | "uintptr_t" | "uintmax_t" | "uint_fast32_t" | "uint_fast64_t" => Base::Int(IntTy::U64),
         "EmitCtx" => Base::Ctx,
         "togsim_tile_fn" => Base::Fn,
         "togsim_dma_dir" => Base::Int(IntTy::U32),

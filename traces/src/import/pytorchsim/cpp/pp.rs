@@ -60,22 +60,77 @@ const PRELUDE: &str = "
 ";
 
 const KNOWN_HEADERS: &[&str] = &[
-    "cstddef", "cstdint", "cstdlib", "climits", "limits", "algorithm", "utility", "array", "cassert", "type_traits",
-    "stddef.h", "stdint.h", "stdbool.h", "stdlib.h", "limits.h", "assert.h", "initializer_list", "cstring", "string.h",
-    "cstdio", "stdio.h", "cmath", "math.h", "vector", "numeric", "functional",
+    "cstddef",
+    "cstdint",
+    "cstdlib",
+    "climits",
+    "limits",
+    "algorithm",
+    "utility",
+    "array",
+    "cassert",
+    "type_traits",
+    "stddef.h",
+    "stdint.h",
+    "stdbool.h",
+    "stdlib.h",
+    "limits.h",
+    "assert.h",
+    "initializer_list",
+    "cstring",
+    "string.h",
+    "cstdio",
+    "stdio.h",
+    "cmath",
+    "math.h",
+    "vector",
+    "numeric",
+    "functional",
 ];
 
 /// The tokens of `text` after preprocessing.
-pub(crate) fn preprocess(text: &str, file: u16, abi: u32, headers: &mut dyn Headers) -> Res<Vec<Token>> {
-    let mut pp = Pp { macros: HashMap::new(), out: Vec::new(), headers, includes: 0, once: Vec::new() };
+pub(crate) fn preprocess(
+    text: &str,
+    file: u16,
+    abi: u32,
+    headers: &mut dyn Headers,
+) -> Res<Vec<Token>> {
+    let mut pp = Pp {
+        macros: HashMap::new(),
+        out: Vec::new(),
+        headers,
+        includes: 0,
+        once: Vec::new(),
+    };
     pp.file(lex(PRELUDE, file)?, 0)?;
-    let zero = Pos { file, line: 1, column: 1, length: 1 };
-    let version = Token { tok: Tok::Int(u64::from(abi), IntTy::I32), pos: zero, bol: false, space: true };
-    pp.macros.insert("TOGSIM_ABI_VERSION".into(), Macro { params: None, body: vec![version] });
+    let zero = Pos {
+        file,
+        line: 1,
+        column: 1,
+        length: 1,
+    };
+    let version = Token {
+        tok: Tok::Int(u64::from(abi), IntTy::I32),
+        pos: zero,
+        bol: false,
+        space: true,
+    };
+    pp.macros.insert(
+        "TOGSIM_ABI_VERSION".into(),
+        Macro {
+            params: None,
+            body: vec![version],
+        },
+    );
     pp.file(lex(text, file)?, 0)?;
     let mut out = pp.out;
     let pos = out.last().map_or(zero, |t| t.pos);
-    out.push(Token { tok: Tok::Eof, pos, bol: true, space: true });
+    out.push(Token {
+        tok: Tok::Eof,
+        pos,
+        bol: true,
+        space: true,
+    });
     Ok(out)
 }
 
@@ -169,7 +224,13 @@ impl Pp<'_> {
                 if conds.len() >= 64 {
                     return Err(Diag::deep(pos, "conditionals nested deeper than 64"));
                 }
-                conds.push(Cond { live: yes, taken: yes, parent: live, seen_else: false, pos });
+                conds.push(Cond {
+                    live: yes,
+                    taken: yes,
+                    parent: live,
+                    seen_else: false,
+                    pos,
+                });
             }
             "elif" | "else" | "endif" => {
                 let Some(c) = conds.last_mut() else {
@@ -200,18 +261,31 @@ impl Pp<'_> {
             },
             "include" => self.include(rest, pos, depth)?,
             "pragma" => match rest.first().map(|t| &t.tok) {
-                Some(Tok::Ident(n)) if matches!(&**n, "once" | "GCC" | "clang" | "region" | "endregion" | "STDC") => {}
+                Some(Tok::Ident(n))
+                    if matches!(
+                        &**n,
+                        "once" | "GCC" | "clang" | "region" | "endregion" | "STDC"
+                    ) => {}
                 _ => return Err(Diag::unsupported(pos, "this #pragma")),
             },
             "" | "line" | "warning" | "ident" => {}
             "error" => return Err(Diag::value(pos, "the source stops itself with #error")),
-            _ => return Err(Diag::unsupported(pos, format_args!("the directive #{name}"))),
+            _ => {
+                return Err(Diag::unsupported(
+                    pos,
+                    format_args!("the directive #{name}"),
+                ));
+            }
         }
         Ok(())
     }
 
     fn define(&mut self, rest: &[Token], pos: Pos) -> Res<()> {
-        let Some(Token { tok: Tok::Ident(name), .. }) = rest.first() else {
+        let Some(Token {
+            tok: Tok::Ident(name),
+            ..
+        }) = rest.first()
+        else {
             return Err(Diag::syntax(pos, "#define without a name"));
         };
         let mut at = 1;
@@ -223,9 +297,16 @@ impl Pp<'_> {
                 match rest.get(at) {
                     Some(t) if is(t, ")") => break,
                     Some(t) if is(t, ",") => {}
-                    Some(Token { tok: Tok::Ident(n), .. }) => names.push(n.clone()),
+                    Some(Token {
+                        tok: Tok::Ident(n), ..
+                    }) => names.push(n.clone()),
                     Some(t) => return Err(Diag::unsupported(t.pos, "this macro parameter")),
-                    None => return Err(Diag::syntax(pos, "a macro parameter list that does not end")),
+                    None => {
+                        return Err(Diag::syntax(
+                            pos,
+                            "a macro parameter list that does not end",
+                        ));
+                    }
                 }
                 at += 1;
             }
@@ -274,8 +355,11 @@ impl Pp<'_> {
                 }
                 self.includes += 1;
                 let Some((file, text)) = self.headers.header(name, pos)? else {
-                    return Err(Diag::value(pos, format!("the header \"{name}\" is not in the folder"))
-                        .hint("put it beside the producer, or remove the include"));
+                    return Err(Diag::value(
+                        pos,
+                        format!("the header \"{name}\" is not in the folder"),
+                    )
+                    .hint("put it beside the producer, or remove the include"));
                 };
                 if text.contains("#pragma once") {
                     self.once.push(name.to_string());
@@ -292,7 +376,10 @@ impl Pp<'_> {
         while let Some(t) = tokens.get(i) {
             i += 1;
             if out.len() >= MAX_EXPANDED {
-                return Err(Diag::limit(t.pos, format!("macros expand to more than {MAX_EXPANDED} tokens")));
+                return Err(Diag::limit(
+                    t.pos,
+                    format!("macros expand to more than {MAX_EXPANDED} tokens"),
+                ));
             }
             let Tok::Ident(name) = &t.tok else {
                 out.push(t.clone());
@@ -307,11 +394,18 @@ impl Pp<'_> {
                 continue;
             }
             if active.len() >= MAX_NESTING {
-                return Err(Diag::deep(t.pos, format!("macros nested deeper than {MAX_NESTING}")));
+                return Err(Diag::deep(
+                    t.pos,
+                    format!("macros nested deeper than {MAX_NESTING}"),
+                ));
             }
             let mut body: Vec<Token> = Vec::new();
             match &m.params {
-                None => body.extend(m.body.iter().map(|b| Token { pos: t.pos, bol: false, ..b.clone() })),
+                None => body.extend(m.body.iter().map(|b| Token {
+                    pos: t.pos,
+                    bol: false,
+                    ..b.clone()
+                })),
                 Some(params) => {
                     if !tokens.get(i).is_some_and(|n| is(n, "(")) {
                         out.push(t.clone());
@@ -319,30 +413,46 @@ impl Pp<'_> {
                     }
                     let (args, next) = arguments(tokens, i + 1, t.pos)?;
                     i = next;
-                    let args = if params.is_empty() && args.len() == 1 && args.iter().all(|a| a.is_empty()) {
+                    let args = if params.is_empty()
+                        && args.len() == 1
+                        && args.iter().all(|a| a.is_empty())
+                    {
                         Vec::new()
                     } else {
                         args
                     };
                     if args.len() != params.len() {
-                        let m = format!("macro {name} takes {} arguments, {} given", params.len(), args.len());
+                        let m = format!(
+                            "macro {name} takes {} arguments, {} given",
+                            params.len(),
+                            args.len()
+                        );
                         return Err(Diag::syntax(t.pos, m));
                     }
                     for (k, b) in m.body.iter().enumerate() {
                         if body.len() >= MAX_EXPANDED {
-                            return Err(Diag::limit(t.pos, format!("macros expand to more than {MAX_EXPANDED} tokens")));
+                            return Err(Diag::limit(
+                                t.pos,
+                                format!("macros expand to more than {MAX_EXPANDED} tokens"),
+                            ));
                         }
                         let pasted = m.body.get(k + 1).is_some_and(|n| is(n, "##"))
                             || (k > 0 && m.body.get(k - 1).is_some_and(|n| is(n, "##")));
                         let arg = match &b.tok {
-                            Tok::Ident(n) => params.iter().position(|p| p == n).and_then(|p| args.get(p)),
+                            Tok::Ident(n) => {
+                                params.iter().position(|p| p == n).and_then(|p| args.get(p))
+                            }
                             _ => None,
                         };
                         match arg {
                             // An operand of ## is not expanded, any other argument is.
                             Some(a) if pasted => body.extend(a.iter().cloned()),
                             Some(a) => self.expand(a, active, &mut body)?,
-                            None => body.push(Token { pos: t.pos, bol: false, ..b.clone() }),
+                            None => body.push(Token {
+                                pos: t.pos,
+                                bol: false,
+                                ..b.clone()
+                            }),
                         }
                     }
                 }
@@ -368,16 +478,27 @@ impl Pp<'_> {
             }
             let parens = rest.get(i).is_some_and(|n| is(n, "("));
             i += usize::from(parens);
-            let Some(Token { tok: Tok::Ident(n), .. }) = rest.get(i) else {
+            let Some(Token {
+                tok: Tok::Ident(n), ..
+            }) = rest.get(i)
+            else {
                 return Err(Diag::syntax(t.pos, "defined without a name"));
             };
             i += 1 + usize::from(parens);
             let value = u64::from(self.macros.contains_key(n));
-            tokens.push(Token { tok: Tok::Int(value, IntTy::I64), ..t.clone() });
+            tokens.push(Token {
+                tok: Tok::Int(value, IntTy::I64),
+                ..t.clone()
+            });
         }
         let mut out = Vec::new();
         self.expand(&tokens, &mut Vec::new(), &mut out)?;
-        let mut c = CondParser { tokens: &out, at: 0, pos, depth: 0 };
+        let mut c = CondParser {
+            tokens: &out,
+            at: 0,
+            pos,
+            depth: 0,
+        };
         let v = c.binary(0)?;
         if c.at < out.len() {
             return Err(Diag::syntax(pos, "a condition of #if that cannot be read"));
@@ -464,7 +585,9 @@ impl CondParser<'_> {
         if self.depth > 64 {
             return Err(Diag::deep(self.pos, "a condition of #if nested too deep"));
         }
-        let Some(t) = self.tokens.get(self.at) else { return self.bad() };
+        let Some(t) = self.tokens.get(self.at) else {
+            return self.bad();
+        };
         self.at += 1;
         let v = match &t.tok {
             Tok::Int(v, _) => *v as i64,
@@ -489,7 +612,10 @@ impl CondParser<'_> {
 
     fn binary(&mut self, min: u8) -> Res<i64> {
         let mut a = self.primary()?;
-        while let Some(Token { tok: Tok::Punct(p), .. }) = self.tokens.get(self.at) {
+        while let Some(Token {
+            tok: Tok::Punct(p), ..
+        }) = self.tokens.get(self.at)
+        {
             let level = match *p {
                 "*" | "/" | "%" => 10,
                 "+" | "-" => 9,
@@ -510,7 +636,9 @@ impl CondParser<'_> {
             let b = self.binary(level)?;
             a = match *p {
                 "*" => a.wrapping_mul(b),
-                "/" | "%" if b == 0 => return Err(Diag::value(self.pos, "division by zero in #if")),
+                "/" | "%" if b == 0 => {
+                    return Err(Diag::value(self.pos, "division by zero in #if"));
+                }
                 "/" => a.wrapping_div(b),
                 "%" => a.wrapping_rem(b),
                 "+" => a.wrapping_add(b),

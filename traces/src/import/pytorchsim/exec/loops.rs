@@ -16,11 +16,19 @@ fn free(x: &Sx, id: u32) -> bool {
 /// By how much one step changes loop variable `id`, if by a constant.
 pub(super) fn step_of(x: &Sx, id: u32) -> Option<i64> {
     match &x.0.kind {
-        Kind::Unary(UnaryOp::TruncI32 | UnaryOp::TruncU32 | UnaryOp::TruncI16 | UnaryOp::TruncU16 | UnaryOp::TruncI8 | UnaryOp::TruncU8, a) => {
-            step_of(a, id)
-        }
+        Kind::Unary(
+            UnaryOp::TruncI32
+            | UnaryOp::TruncU32
+            | UnaryOp::TruncI16
+            | UnaryOp::TruncU16
+            | UnaryOp::TruncI8
+            | UnaryOp::TruncU8,
+            a,
+        ) => step_of(a, id),
         Kind::Binary(BinaryOp::Add | BinaryOp::WrapAdd, a, c) if is_var(a, id) => c.constant(),
-        Kind::Binary(BinaryOp::Sub | BinaryOp::WrapSub, a, c) if is_var(a, id) => c.constant()?.checked_neg(),
+        Kind::Binary(BinaryOp::Sub | BinaryOp::WrapSub, a, c) if is_var(a, id) => {
+            c.constant()?.checked_neg()
+        }
         _ if is_var(x, id) => Some(0),
         _ => None,
     }
@@ -51,7 +59,9 @@ pub(super) fn bound_of(c: &Sx, id: u32, by: i64, lo: &Sx, t: IntTy, in_item: boo
             (None, None) => None,
         };
     }
-    let Kind::Binary(op, a, b) = &c.0.kind else { return None };
+    let Kind::Binary(op, a, b) = &c.0.kind else {
+        return None;
+    };
     use BinaryOp::*;
     let (op, var, bound) = if !free(a, id) && free(b, id) {
         (*op, a, b.clone())
@@ -76,8 +86,12 @@ pub(super) fn bound_of(c: &Sx, id: u32, by: i64, lo: &Sx, t: IntTy, in_item: boo
     };
     // i + c < b is i < b - c.
     let (var, bound) = match &var.0.kind {
-        Kind::Binary(Add, v, k) if is_var(v, id) && k.constant().is_some() => (v, Sx::binary(Sub, &bound, k)),
-        Kind::Binary(Sub, v, k) if is_var(v, id) && k.constant().is_some() => (v, Sx::binary(Add, &bound, k)),
+        Kind::Binary(Add, v, k) if is_var(v, id) && k.constant().is_some() => {
+            (v, Sx::binary(Sub, &bound, k))
+        }
+        Kind::Binary(Sub, v, k) if is_var(v, id) && k.constant().is_some() => {
+            (v, Sx::binary(Add, &bound, k))
+        }
         _ => (var, bound),
     };
     if !is_var(var, id) {
@@ -98,12 +112,20 @@ pub(super) fn bound_of(c: &Sx, id: u32, by: i64, lo: &Sx, t: IntTy, in_item: boo
             } else {
                 bound
             };
-            Some(if op == ULe { Sx::binary(Add, &plain, &one) } else { plain })
+            Some(if op == ULe {
+                Sx::binary(Add, &plain, &one)
+            } else {
+                plain
+            })
         }
         (Ne, _) => match (lo.constant(), bound.constant()) {
             (Some(l), Some(b)) => {
                 let d = b.checked_sub(l)?;
-                if d.checked_rem(by) == Some(0) && (d == 0 || (d > 0) == (by > 0)) { Some(bound) } else { None }
+                if d.checked_rem(by) == Some(0) && (d == 0 || (d > 0) == (by > 0)) {
+                    Some(bound)
+                } else {
+                    None
+                }
             }
             _ if by == 1 || by == -1 => Some(bound),
             _ => None,
@@ -114,14 +136,24 @@ pub(super) fn bound_of(c: &Sx, id: u32, by: i64, lo: &Sx, t: IntTy, in_item: boo
 
 /// How often a loop runs.
 pub(super) fn trip_count(lo: &Sx, hi: &Sx, by: i64) -> Sx {
-    let (from, to, step) = if by > 0 { (lo, hi, by) } else { (hi, lo, by.checked_neg().unwrap_or(i64::MAX)) };
+    let (from, to, step) = if by > 0 {
+        (lo, hi, by)
+    } else {
+        (hi, lo, by.checked_neg().unwrap_or(i64::MAX))
+    };
     if let (Some(a), Some(b)) = (from.constant(), to.constant()) {
-        let n = (i128::from(b) - i128::from(a) + i128::from(step) - 1).div_euclid(i128::from(step)).max(0);
+        let n = (i128::from(b) - i128::from(a) + i128::from(step) - 1)
+            .div_euclid(i128::from(step))
+            .max(0);
         return Sx::int(n.min(i128::from(i64::MAX)) as i64);
     }
     let span = Sx::binary(BinaryOp::Sub, to, from);
     let up = Sx::binary(BinaryOp::Add, &span, &Sx::int(step - 1));
-    Sx::binary(BinaryOp::Max, &Sx::binary(BinaryOp::Div, &up, &Sx::int(step)), &Sx::int(0))
+    Sx::binary(
+        BinaryOp::Max,
+        &Sx::binary(BinaryOp::Div, &up, &Sx::int(step)),
+        &Sx::int(0),
+    )
 }
 
 /// Symbols of the start of an iteration beside the values at its end. False if the shapes differ.
@@ -134,9 +166,14 @@ pub(super) fn pair(old: &Value, new: &Value, out: &mut Vec<(u32, Sx)>) -> bool {
             }
             _ => p.same(x),
         },
-        (Value::Arr(a), Value::Arr(b)) => a.len() == b.len() && a.iter().zip(b.iter()).all(|(x, y)| pair(x, y, out)),
+        (Value::Arr(a), Value::Arr(b)) => {
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(x, y)| pair(x, y, out))
+        }
         (Value::Struct(a), Value::Struct(b)) => {
-            a.len() == b.len() && a.iter().zip(b.iter()).all(|((_, x), (_, y))| pair(x, y, out))
+            a.len() == b.len()
+                && a.iter()
+                    .zip(b.iter())
+                    .all(|((_, x), (_, y))| pair(x, y, out))
         }
         // Set in the loop without having been set before it: nothing may read it afterwards without
         // setting it, except where the loop ran; it stays unset.
@@ -186,7 +223,11 @@ fn affine(x: &Sx, phi: u32) -> Option<(Sx, Option<UnaryOp>)> {
         // i + c cut to 32 bits: sums of cut numbers are cuts of sums.
         Kind::Unary(op @ (UnaryOp::TruncI32 | UnaryOp::TruncU32), a) => {
             let (d, t) = affine(a, phi)?;
-            if t.is_some_and(|t| t != *op) { None } else { Some((d, Some(*op))) }
+            if t.is_some_and(|t| t != *op) {
+                None
+            } else {
+                Some((d, Some(*op)))
+            }
         }
         _ => None,
     }
@@ -204,10 +245,17 @@ pub(super) fn close(
 ) -> Result<Forms, ()> {
     // How many iterations came before this one.
     let past = {
-        let d = if by > 0 { Sx::binary(BinaryOp::Sub, leaf, lo) } else { Sx::binary(BinaryOp::Sub, lo, leaf) };
+        let d = if by > 0 {
+            Sx::binary(BinaryOp::Sub, leaf, lo)
+        } else {
+            Sx::binary(BinaryOp::Sub, lo, leaf)
+        };
         Sx::binary(BinaryOp::Div, &d, &Sx::int(by.checked_abs().ok_or(())?))
     };
-    let mut forms = Forms { start: Vec::new(), end: Vec::new() };
+    let mut forms = Forms {
+        start: Vec::new(),
+        end: Vec::new(),
+    };
     let mut left: Vec<(u32, Sx, Sx)> = Vec::new();
     for (p, init) in phis {
         let Some((_, new)) = updates.iter().find(|(q, _)| q == p) else {
@@ -255,18 +303,30 @@ pub(super) fn close(
     let ran = Sx::binary(BinaryOp::Gt, trips, &Sx::int(0));
     let mut rest = Vec::new();
     for (p, init, new) in left {
-        let known = |x: &Sx| !x.mentions(&|k| matches!(k, Kind::Phi(q) if !forms.start.iter().any(|(s, _)| s == q)));
+        let known = |x: &Sx| {
+            !x.mentions(&|k| matches!(k, Kind::Phi(q) if !forms.start.iter().any(|(s, _)| s == q)))
+        };
         if known(&new) {
             let before = Sx::binary(BinaryOp::Sub, leaf, &Sx::int(by));
             let shift = |x: &Sx, to: &Sx| {
                 let filled = substitute(x, &forms.start);
-                filled.replace(&|n| if is_var(n, id) { Some(to.clone()) } else { None })
+                filled.replace(&|n| {
+                    if is_var(n, id) {
+                        Some(to.clone())
+                    } else {
+                        None
+                    }
+                })
             };
             let previous = shift(&new, &before);
             let final_var = Sx::binary(
                 BinaryOp::Add,
                 lo,
-                &Sx::binary(BinaryOp::Mul, &Sx::binary(BinaryOp::Sub, trips, &Sx::int(1)), &Sx::int(by)),
+                &Sx::binary(
+                    BinaryOp::Mul,
+                    &Sx::binary(BinaryOp::Sub, trips, &Sx::int(1)),
+                    &Sx::int(by),
+                ),
             );
             let after = shift(&new, &final_var);
             forms.start.push((p, Sx::select(&first, &init, &previous)));
@@ -283,7 +343,9 @@ pub(super) fn close(
                 let names = |x: &Sx, p: u32| x.mentions(&|k| matches!(k, Kind::Phi(q) if *q == p));
                 names(&a.2, b.0) || names(&b.2, a.0)
             };
-            let Some(k) = rest.iter().position(|r| group.iter().any(|g| linked(g, r))) else { break };
+            let Some(k) = rest.iter().position(|r| group.iter().any(|g| linked(g, r))) else {
+                break;
+            };
             group.push(rest.swap_remove(k));
         }
         forms = orbit(&group, &past, trips, &mut forms)?;
@@ -329,7 +391,11 @@ fn orbit(group: &[(u32, Sx, Sx)], past: &Sx, trips: &Sx, forms: &mut Forms) -> R
             return Err(());
         }
         seen.push(state.clone());
-        let with: Vec<(u32, Sx)> = group.iter().zip(&state).map(|((p, _, _), v)| (*p, Sx::int(*v))).collect();
+        let with: Vec<(u32, Sx)> = group
+            .iter()
+            .zip(&state)
+            .map(|((p, _, _), v)| (*p, Sx::int(*v)))
+            .collect();
         let mut next = Vec::new();
         for (_, _, new) in group {
             next.push(substitute(new, &with).constant().ok_or(())?);
@@ -340,9 +406,14 @@ fn orbit(group: &[(u32, Sx, Sx)], past: &Sx, trips: &Sx, forms: &mut Forms) -> R
     let mu = back.unwrap_or(n);
     let period = n - mu;
     let at = |when: &Sx, which: usize| -> Sx {
-        let value = |k: usize| Sx::int(seen.get(k).and_then(|s| s.get(which)).copied().unwrap_or(0));
+        let value =
+            |k: usize| Sx::int(seen.get(k).and_then(|s| s.get(which)).copied().unwrap_or(0));
         let mut out = if period > 0 {
-            let phase = if mu > 0 { Sx::binary(BinaryOp::Sub, when, &Sx::int(mu as i64)) } else { when.clone() };
+            let phase = if mu > 0 {
+                Sx::binary(BinaryOp::Sub, when, &Sx::int(mu as i64))
+            } else {
+                when.clone()
+            };
             let phase = Sx::binary(BinaryOp::Mod, &phase, &Sx::int(period as i64));
             let base = value(mu).constant().unwrap_or(0);
             // A ring counter is its phase.
@@ -352,7 +423,11 @@ fn orbit(group: &[(u32, Sx, Sx)], past: &Sx, trips: &Sx, forms: &mut Forms) -> R
                 let c = Sx::binary(BinaryOp::Eq, &phase, &Sx::int((k - mu) as i64));
                 v = Sx::select(&c, &value(k), &v);
             }
-            if ring { Sx::binary(BinaryOp::Add, &phase, &Sx::int(base)) } else { v }
+            if ring {
+                Sx::binary(BinaryOp::Add, &phase, &Sx::int(base))
+            } else {
+                v
+            }
         } else {
             value(n - 1)
         };
@@ -362,7 +437,10 @@ fn orbit(group: &[(u32, Sx, Sx)], past: &Sx, trips: &Sx, forms: &mut Forms) -> R
         }
         out
     };
-    let mut done = Forms { start: std::mem::take(&mut forms.start), end: std::mem::take(&mut forms.end) };
+    let mut done = Forms {
+        start: std::mem::take(&mut forms.start),
+        end: std::mem::take(&mut forms.end),
+    };
     for (i, (p, _, _)) in group.iter().enumerate() {
         done.start.push((*p, at(past, i)));
         done.end.push((*p, at(trips, i)));
