@@ -349,7 +349,7 @@ fn sources_made_to_harm_end_soon() {
         "togsim_dma(ctx, 0, 0, 0, 1000000000, D, D, 32, 0, 0, nullptr, 0, B, 1, 0);".into(),
         "togsim_compute(ctx, 0, 0, 0, nullptr, B, 2147483647, B, 1);".into(),
         "f(ctx, iv, n);".into(),
-        "auto g = [&](auto x) { return x; }; g(g);".into(),
+        "auto g = [&](auto x) { return x(x); }; g(g);".into(),
         "int64_t x = 99999999999999999999999;".into(),
         "int64_t x = 1 << 200;".into(),
         "/* never".into(),
@@ -357,7 +357,7 @@ fn sources_made_to_harm_end_soon() {
         "\u{7f}".into(),
         "int64_t größe = 1;".into(),
         format!("switch (n) {{ {} }}", (0..5000).map(|i| format!("case {i}: {dma} break;")).collect::<String>()),
-        format!("for (int64_t k = 0; k < 9; k++) {{ {} }}", (0..9).fold(dma.to_owned(), |s, d| format!("int c{d} = 0; for (int64_t k{d} = 0; k{d} < 9; k{d}++) {{ c{d} += iv[0] * c{d}; {s} }}"))),
+        format!("for (int64_t k = 0; k < 9; k++) {{ {} }}", (0..9).fold(dma.to_owned(), |s, d| format!("int c{d} = 1; for (int64_t k{d} = 0; k{d} < 9; k{d}++) {{ c{d} += iv[0] * c{d}; {s} }}"))),
     ];
     for body in &bodies {
         let shown: String = body.chars().take(60).collect();

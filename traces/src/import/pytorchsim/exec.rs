@@ -462,7 +462,10 @@ fn write_path(old: &Value, path: &[Step], new: Value, pos: Pos) -> Res<Value> {
                     match usize::try_from(k).ok().and_then(|k| items.get_mut(k)) {
                         Some(x) => *x = write_path(x, rest, new, pos)?,
                         None => {
-                            return Err(Diag::value(pos, format!("element {k} of an array of {n}")));
+                            return Err(Diag::value(
+                                pos,
+                                format!("element {k} of an array of {n}"),
+                            ));
                         }
                     }
                 }

@@ -17,7 +17,7 @@
 //! | `trace_shape.txt`, `trace_axes.txt` | shape arguments of the launch; how many there are |
 //! | `kernel.json` | kernel name, source, arguments |
 //!
-//! What the C++ may contain is described in [`cpp`](self) terms by the errors: anything outside the
+//! Anything in the C++ that is outside the
 //! subset is refused with file, line, column and the construct. The subset is: integer constants and
 //! arithmetic on all C integer types, casts, ternaries, arrays (nested too), compound literals,
 //! structures of integers and arrays, enumerations, macros and conditionals of the preprocessor,

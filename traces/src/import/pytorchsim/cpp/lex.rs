@@ -52,6 +52,7 @@ pub(crate) fn lex(text: &str, file: u16) -> Res<Vec<Token>> {
         line: 1,
         line_start: 0,
         file,
+        counted: (0, 0),
     }
     .run()
 }
@@ -63,6 +64,8 @@ struct Lexer<'a> {
     line: u32,
     line_start: usize,
     file: u16,
+    /// Where the column was last counted, and what it was: long lines are counted once.
+    counted: (usize, u32),
 }
 
 impl Lexer<'_> {
@@ -84,9 +87,24 @@ impl Lexer<'_> {
         }
     }
 
+    /// The place of the token being read, whose column has just been counted.
+    fn here(&self, start: usize, length: usize) -> Pos {
+        if self.counted.0 != start {
+            return self.pos(start, length);
+        }
+        let column = self.counted.1.saturating_add(1);
+        Pos {
+            file: self.file,
+            line: self.line,
+            column,
+            length: length.clamp(1, 200) as u32,
+        }
+    }
+
     fn newline(&mut self) {
         self.line = self.line.saturating_add(1);
         self.line_start = self.at;
+        self.counted = (self.at, 0);
     }
 
     fn run(mut self) -> Res<Vec<Token>> {
@@ -150,17 +168,19 @@ impl Lexer<'_> {
                 }
                 _ => {}
             }
-            let (start, line, line_start) = (self.at, self.line, self.line_start);
+            let (start, line) = (self.at, self.line);
+            let gap = self
+                .text
+                .get(self.counted.0..start)
+                .map_or(0, |s| s.chars().count());
+            let before = self.counted.1.saturating_add(gap as u32);
+            self.counted = (start, before);
             let tok = self.token()?;
             let length = self
                 .text
                 .get(start..self.at)
                 .map_or(1, |s| s.chars().count());
-            let column = self
-                .text
-                .get(line_start..start)
-                .map_or(0, |s| s.chars().count()) as u32
-                + 1;
+            let column = before.saturating_add(1);
             let pos = Pos {
                 file: self.file,
                 line,
@@ -288,7 +308,7 @@ impl Lexer<'_> {
             self.at += 1;
         }
         let length = self.at - start;
-        let pos = self.pos(start, length);
+        let pos = self.here(start, length);
         let raw: String = self
             .text
             .get(start..self.at)

@@ -287,7 +287,10 @@ impl Exec<'_> {
                         _ => match list.as_slice() {
                             [one] => self.eval(one)?,
                             _ => {
-                                return Err(Diag::unsupported(*pos, "a braced value returned here"));
+                                return Err(Diag::unsupported(
+                                    *pos,
+                                    "a braced value returned here",
+                                ));
                             }
                         },
                     },
