@@ -1,7 +1,7 @@
 //! The data model of a trace: what ONE work-item of a kernel does.
 //!
 //! Everything here is plain data. A `Trace` may come from a stranger, so nothing in this module is
-//! trusted until [`crate::validate`] has accepted it.
+//! trusted until [`crate::validate()`] has accepted it.
 
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +106,8 @@ pub enum Layout {
     /// Last axis contiguous.
     RowMajor,
     /// Tiles of these extents (one per axis), row-major inside and among themselves; extents are
-    /// padded up to whole tiles.
+    /// padded up to whole tiles. Offsets of transfers count elements in this storage order, padding
+    /// included: a transfer that means rows and columns computes them.
     Tiled(Vec<u64>),
 }
 
