@@ -7,7 +7,10 @@ use tilesim_traces::import::pytorchsim::{Options, import_source};
 
 fuzz_target!(|data: &[u8]| {
     for abi in [None, Some(12)] {
-        let options = Options { abi, ..Options::default() };
+        let options = Options {
+            abi,
+            ..Options::default()
+        };
         if let Ok(imported) = import_source(data, &options) {
             ValidTrace::try_from(imported.trace).expect("an imported trace is valid");
         }

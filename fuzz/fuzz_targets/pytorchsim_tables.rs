@@ -3,7 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use tilesim_traces::import::pytorchsim::{
-    parse_cycle_table, parse_gem5_stats, parse_kernel_json, parse_numbers, parse_tile_types, parse_units,
+    parse_cycle_table, parse_gem5_stats, parse_kernel_json, parse_numbers, parse_tile_types,
+    parse_units,
 };
 
 fuzz_target!(|data: &[u8]| {
