@@ -1,0 +1,453 @@
+//! The description as the file has it, and the way from there to the validated [`Machine`] and back.
+//!
+//! The canonical form of a machine is the completed tree of its raw form: every applicable key
+//! spelt out, in the order of the schema's table. It does not depend on what the file left to
+//! defaults, on comments or on the order of its keys.
+
+use super::error::{MachineError, code};
+use super::schema::{self, KEYS, get, mhz_value, set};
+use super::spec::*;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// A description whose keys and single values are known to be good.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMachine {
+    version: u32,
+    name: String,
+    clocks: RawClocks,
+    cores: RawCores,
+    noc: RawNoc,
+    l2: RawL2,
+    dram: RawDram,
+    dispatch: DispatchPolicy,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawClocks {
+    core_mhz: f64,
+    noc_mhz: f64,
+    dram_mhz: f64,
+    periods: RawPeriods,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawPeriods {
+    Exact,
+    WholePicoseconds,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCores {
+    count: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    partition: Option<Vec<u32>>,
+    systolic_arrays: u32,
+    array_rows: u32,
+    array_cols: u32,
+    weight_slots: u32,
+    array_split: RawSplit,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    array_unit: Option<String>,
+    vector_lanes: u32,
+    vector_bits: u32,
+    scratchpad_bytes: u64,
+    compute_issue: ComputeIssue,
+    residency: RawResidency,
+    max_residents: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    registers: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    threads: Option<u64>,
+    injection_ports: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawSplit {
+    None,
+    RoundRobin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawResidency {
+    Shared,
+    Safe,
+    Resources,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "model", rename_all = "snake_case", deny_unknown_fields)]
+enum RawNoc {
+    Simple { latency_cycles: u32 },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "model", rename_all = "snake_case", deny_unknown_fields)]
+enum RawL2 {
+    None {},
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct RawDram {
+    channels: u32,
+    request_bytes: u32,
+    channel_map: ChannelMap,
+    #[serde(flatten)]
+    model: RawDramModel,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "model", rename_all = "snake_case")]
+enum RawDramModel {
+    Simple {
+        latency_cycles: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_per_cycle: Option<f64>,
+    },
+}
+
+impl RawMachine {
+    /// Reads a tree in this project's schema.
+    pub(super) fn from_tree(tree: Value) -> Result<RawMachine, MachineError> {
+        let tree = schema::complete(tree)?;
+        // The table has checked every key and value; what serde still refuses is a hole in it.
+        serde_json::from_value(tree)
+            .map_err(|error| MachineError::new(code::WRONG_TYPE, "", error.to_string()))
+    }
+
+    /// The completed tree.
+    pub(super) fn to_tree(&self) -> Result<Value, MachineError> {
+        let mut tree = serde_json::to_value(self)
+            .map_err(|error| MachineError::new(code::WRONG_TYPE, "", error.to_string()))?;
+        for path in ["clocks.core_mhz", "clocks.noc_mhz", "clocks.dram_mhz"] {
+            if let Some(khz) = get(&tree, path)
+                .and_then(Value::as_f64)
+                .and_then(schema::khz_of_mhz)
+            {
+                set(&mut tree, path, mhz_value(khz));
+            }
+        }
+        Ok(tree)
+    }
+}
+
+impl TryFrom<RawMachine> for Machine {
+    type Error = MachineError;
+
+    fn try_from(raw: RawMachine) -> Result<Machine, MachineError> {
+        let khz = |path: &str, mhz: f64| {
+            schema::khz_of_mhz(mhz).ok_or_else(|| {
+                MachineError::new(
+                    code::OUT_OF_RANGE,
+                    path,
+                    format!("{mhz} MHz is not whole kHz"),
+                )
+            })
+        };
+        let cores = raw.cores;
+        let machine = Machine {
+            name: raw.name,
+            clocks: Clocks {
+                core_khz: khz("clocks.core_mhz", raw.clocks.core_mhz)?,
+                noc_khz: khz("clocks.noc_mhz", raw.clocks.noc_mhz)?,
+                dram_khz: khz("clocks.dram_mhz", raw.clocks.dram_mhz)?,
+                truncate_to_ps: raw.clocks.periods == RawPeriods::WholePicoseconds,
+            },
+            cores: CoreSpec {
+                count: cores.count,
+                partition: cores
+                    .partition
+                    .unwrap_or_else(|| vec![0; cores.count as usize]),
+                systolic_arrays: cores.systolic_arrays,
+                array_rows: cores.array_rows,
+                array_cols: cores.array_cols,
+                weight_slots: cores.weight_slots,
+                vector_lanes: cores.vector_lanes,
+                vector_bits: cores.vector_bits,
+                scratchpad_bytes: cores.scratchpad_bytes,
+                compute_issue: cores.compute_issue,
+                array_split: match cores.array_split {
+                    RawSplit::None => ArraySplit::None,
+                    RawSplit::RoundRobin => ArraySplit::RoundRobin {
+                        unit: cores.array_unit.unwrap_or_default(),
+                    },
+                },
+                residency: match cores.residency {
+                    RawResidency::Shared => Residency::Shared {
+                        max: cores.max_residents,
+                    },
+                    RawResidency::Safe => Residency::Safe {
+                        max: cores.max_residents,
+                    },
+                    RawResidency::Resources => Residency::Resources {
+                        max: cores.max_residents,
+                        registers: cores.registers.unwrap_or_default(),
+                        threads: cores.threads.unwrap_or_default(),
+                    },
+                },
+                injection_ports: cores.injection_ports,
+            },
+            noc: match raw.noc {
+                RawNoc::Simple { latency_cycles } => NocSpec::Simple {
+                    latency: latency_cycles,
+                },
+            },
+            l2: match raw.l2 {
+                RawL2::None {} => None,
+            },
+            dram: DramConfig {
+                channels: raw.dram.channels,
+                request_bytes: raw.dram.request_bytes,
+                channel_map: raw.dram.channel_map,
+                model: match raw.dram.model {
+                    RawDramModel::Simple {
+                        latency_cycles,
+                        bytes_per_cycle,
+                    } => DramModel::Simple {
+                        latency: latency_cycles,
+                        bytes_per_cycle,
+                    },
+                },
+            },
+            dispatch: raw.dispatch,
+        };
+        consistent(&machine)?;
+        Ok(machine)
+    }
+}
+
+impl From<&Machine> for RawMachine {
+    fn from(machine: &Machine) -> RawMachine {
+        let cores = &machine.cores;
+        let (residency, max_residents, resources) = match cores.residency {
+            Residency::Shared { max } => (RawResidency::Shared, max, None),
+            Residency::Safe { max } => (RawResidency::Safe, max, None),
+            Residency::Resources {
+                max,
+                registers,
+                threads,
+            } => (RawResidency::Resources, max, Some((registers, threads))),
+        };
+        let mhz = |khz: u64| khz as f64 / 1000.0;
+        RawMachine {
+            version: 1,
+            name: machine.name.clone(),
+            clocks: RawClocks {
+                core_mhz: mhz(machine.clocks.core_khz),
+                noc_mhz: mhz(machine.clocks.noc_khz),
+                dram_mhz: mhz(machine.clocks.dram_khz),
+                periods: if machine.clocks.truncate_to_ps {
+                    RawPeriods::WholePicoseconds
+                } else {
+                    RawPeriods::Exact
+                },
+            },
+            cores: RawCores {
+                count: cores.count,
+                // All zeros is what an absent list means, and it keeps the canonical form free of a
+                // list whose length would contradict another core count.
+                partition: cores
+                    .partition
+                    .iter()
+                    .any(|&p| p != 0)
+                    .then(|| cores.partition.clone()),
+                systolic_arrays: cores.systolic_arrays,
+                array_rows: cores.array_rows,
+                array_cols: cores.array_cols,
+                weight_slots: cores.weight_slots,
+                array_split: match cores.array_split {
+                    ArraySplit::None => RawSplit::None,
+                    ArraySplit::RoundRobin { .. } => RawSplit::RoundRobin,
+                },
+                array_unit: match &cores.array_split {
+                    ArraySplit::None => None,
+                    ArraySplit::RoundRobin { unit } => Some(unit.clone()),
+                },
+                vector_lanes: cores.vector_lanes,
+                vector_bits: cores.vector_bits,
+                scratchpad_bytes: cores.scratchpad_bytes,
+                compute_issue: cores.compute_issue,
+                residency,
+                max_residents,
+                registers: resources.map(|(registers, _)| registers),
+                threads: resources.map(|(_, threads)| threads),
+                injection_ports: cores.injection_ports,
+            },
+            noc: match machine.noc {
+                NocSpec::Simple { latency } => RawNoc::Simple {
+                    latency_cycles: latency,
+                },
+            },
+            l2: RawL2::None {},
+            dram: RawDram {
+                channels: machine.dram.channels,
+                request_bytes: machine.dram.request_bytes,
+                channel_map: machine.dram.channel_map,
+                model: match machine.dram.model {
+                    DramModel::Simple {
+                        latency,
+                        bytes_per_cycle,
+                    } => RawDramModel::Simple {
+                        latency_cycles: latency,
+                        bytes_per_cycle,
+                    },
+                },
+            },
+            dispatch: machine.dispatch,
+        }
+    }
+}
+
+/// Refuses values that are each good but contradict each other, and machines beyond the limits.
+fn consistent(machine: &Machine) -> Result<(), MachineError> {
+    let contradiction =
+        |path: &str, message: String| Err(MachineError::new(code::CONTRADICTION, path, message));
+    let cores = &machine.cores;
+    if cores.partition.len() != cores.count as usize {
+        return contradiction(
+            "cores.partition",
+            format!(
+                "names the partition of {} cores, but there are {}",
+                cores.partition.len(),
+                cores.count
+            ),
+        )
+        .map_err(|error| error.hint("give one number a core, or remove the list"));
+    }
+    // Work-items of partition p wait for a core of it: numbers start at 0 and leave no gap.
+    let most = cores.partition.iter().copied().max().unwrap_or_default();
+    if let Some(missing) = (0..=most).find(|p| !cores.partition.contains(p)) {
+        return contradiction(
+            "cores.partition",
+            format!("partition {missing} has no core"),
+        )
+        .map_err(|error| error.hint("number the partitions from 0 without a gap"));
+    }
+    let line = u64::from(machine.dram.request_bytes);
+    if cores.scratchpad_bytes != 0 && cores.scratchpad_bytes < line {
+        return contradiction(
+            "cores.scratchpad_bytes",
+            format!(
+                "{} bytes do not hold one request of {line} bytes",
+                cores.scratchpad_bytes
+            ),
+        )
+        .map_err(|error| error.hint("0 means unlimited"));
+    }
+    if let ArraySplit::RoundRobin { unit } = &cores.array_split
+        && (unit.is_empty() || unit.contains(char::is_whitespace))
+    {
+        return contradiction(
+            "cores.array_unit",
+            format!("'{unit}' cannot be the name of a unit"),
+        )
+        .map_err(|error| error.hint("unit names are not empty and have no spaces"));
+    }
+    let limit = |path: &str, what: &str, value: u64, most: u64| {
+        if value <= most {
+            Ok(())
+        } else {
+            Err(MachineError::new(
+                code::LIMIT,
+                path,
+                format!("{what} is {value}, more than {most}"),
+            ))
+        }
+    };
+    let count = u64::from(cores.count);
+    let ports = count * u64::from(cores.injection_ports);
+    limit(
+        "cores.injection_ports",
+        "cores x ports",
+        ports,
+        schema::MAX_PORTS,
+    )?;
+    limit(
+        "dram.channels",
+        "ports of all cores x channels",
+        ports * u64::from(machine.dram.channels),
+        schema::MAX_PORT_CHANNEL_PAIRS,
+    )?;
+    limit(
+        "cores.weight_slots",
+        "cores x arrays x slots",
+        count * u64::from(cores.systolic_arrays) * u64::from(cores.weight_slots),
+        schema::MAX_WEIGHT_SLOTS,
+    )?;
+    let residents = match cores.residency {
+        Residency::Shared { max } | Residency::Safe { max } | Residency::Resources { max, .. } => {
+            max
+        }
+    };
+    limit(
+        "cores.max_residents",
+        "cores x residents",
+        count * u64::from(residents),
+        schema::MAX_RESIDENTS,
+    )
+}
+
+/// Prints a completed tree as YAML, in the order of the schema.
+pub(super) fn print(tree: &Value) -> String {
+    let mut out = String::new();
+    let mut open = "";
+    for key in KEYS {
+        let Some(value) = get(tree, key.path) else {
+            continue;
+        };
+        match key.path.split_once('.') {
+            Some((section, name)) => {
+                if section != open {
+                    let _ = writeln!(out, "{section}:");
+                    open = section;
+                }
+                let _ = writeln!(out, "  {name}: {}", canonical(value));
+            }
+            None => {
+                let _ = writeln!(out, "{}: {}", key.path, canonical(value));
+            }
+        }
+    }
+    out
+}
+
+/// The content that a digest is over: a line per key, the name left out.
+pub(super) fn digest(tree: &Value) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"tilesim machine\n");
+    for key in KEYS.iter().filter(|key| key.path != "name") {
+        if let Some(value) = get(tree, key.path) {
+            hasher.update(format!("{}={}\n", key.path, canonical(value)).as_bytes());
+        }
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// JSON with sorted keys, whatever order the tree keeps.
+fn canonical(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let mut keys: Vec<_> = map.iter().collect();
+            keys.sort_by_key(|(key, _)| key.as_str());
+            let parts: Vec<_> = keys
+                .into_iter()
+                .map(|(key, v)| format!("{}: {}", json!(key), canonical(v)))
+                .collect();
+            format!("{{{}}}", parts.join(", "))
+        }
+        Value::Array(list) => {
+            format!(
+                "[{}]",
+                list.iter().map(canonical).collect::<Vec<_>>().join(", ")
+            )
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,2 @@
+pub mod arbiter;
+pub mod lines;
