@@ -4,3 +4,4 @@
 pub mod clock;
 pub mod machine;
 pub mod memory;
+pub mod stack;

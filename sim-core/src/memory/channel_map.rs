@@ -1,0 +1,106 @@
+//! Which channel a memory line belongs to, and its number inside the channel.
+
+use crate::machine::ChannelMap;
+
+/// Constants of the irreducible-polynomial hash (GPGPU-Sim's IPOLY), one per bit of the line number
+/// above the channel bits.
+const IPOLY_16: [u16; 13] = [3, 6, 12, 11, 5, 10, 7, 14, 15, 13, 9, 1, 2];
+const IPOLY_32: [u16; 15] = [5, 10, 20, 13, 26, 17, 7, 14, 28, 29, 31, 27, 19, 3, 6];
+const IPOLY_64: [u16; 19] =
+    [3, 6, 12, 24, 48, 35, 5, 10, 20, 40, 19, 38, 15, 30, 60, 59, 53, 41, 17];
+
+const HALF: usize = 10;
+
+/// Maps line numbers to channels.
+#[derive(Clone, Debug)]
+pub struct ChannelMapper {
+    channels: u64,
+    /// log2 of the channel count, when it is a power of two.
+    shift: Option<u32>,
+    /// The hash of the low and the next ten bits of the rest; linear over XOR, so two look-ups do.
+    low: Box<[u16; 1 << HALF]>,
+    high: Box<[u16; 1 << HALF]>,
+}
+
+impl ChannelMapper {
+    /// For `channels` channels (at least 1).
+    pub fn new(map: ChannelMap, channels: u32) -> ChannelMapper {
+        let channels = channels.max(1);
+        let constants: &[u16] = match map {
+            ChannelMap::Interleave => &[],
+            ChannelMap::Ipoly if channels == 1 => &[],
+            ChannelMap::Ipoly => match channels.next_power_of_two() {
+                0..=16 => &IPOLY_16,
+                32 => &IPOLY_32,
+                _ => &IPOLY_64,
+            },
+        };
+        let table = |from: usize| {
+            let mut t = Box::new([0u16; 1 << HALF]);
+            for (x, entry) in t.iter_mut().enumerate() {
+                for bit in 0..HALF {
+                    if x >> bit & 1 == 1 {
+                        *entry ^= constants.get(from + bit).copied().unwrap_or(0);
+                    }
+                }
+            }
+            t
+        };
+        ChannelMapper {
+            channels: u64::from(channels),
+            shift: channels.is_power_of_two().then(|| channels.trailing_zeros()),
+            low: table(0),
+            high: table(HALF),
+        }
+    }
+
+    /// The channel of a line and the line's number inside it.
+    #[inline]
+    pub fn locate(&self, line: u64) -> (u32, u64) {
+        let (first, rest) = match self.shift {
+            Some(shift) => (line & (self.channels - 1), line >> shift),
+            None => (line % self.channels, line / self.channels),
+        };
+        let mask = (1u64 << HALF) - 1;
+        let hash =
+            self.low[(rest & mask) as usize] ^ self.high[((rest >> HALF) & mask) as usize];
+        let channel = first ^ u64::from(hash);
+        let channel = match self.shift {
+            Some(_) => channel & (self.channels - 1),
+            None => channel % self.channels,
+        };
+        (channel as u32, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_aligned_group_of_lines_is_a_permutation_of_the_channels() {
+        for map in [ChannelMap::Interleave, ChannelMap::Ipoly] {
+            for channels in [1u32, 2, 4, 8, 16, 32, 64, 128] {
+                let m = ChannelMapper::new(map, channels);
+                for group in [0u64, 1, 77, 4096, 123_456_789] {
+                    let mut seen: Vec<u32> = (0..u64::from(channels))
+                        .map(|i| m.locate(group * u64::from(channels) + i).0)
+                        .collect();
+                    seen.sort_unstable();
+                    assert_eq!(seen, (0..channels).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_hash_follows_its_constants() {
+        let m = ChannelMapper::new(ChannelMap::Ipoly, 16);
+        assert_eq!(m.locate(1 << 4), (3, 1));
+        assert_eq!(m.locate(1 << 16 | 5), (2 ^ 5, 1 << 12));
+        assert_eq!(m.locate(1 << 17).0, 0, "higher bits do nothing");
+        let m = ChannelMapper::new(ChannelMap::Ipoly, 4);
+        assert_eq!(m.locate(1 << 2), (3, 1));
+        assert_eq!(m.locate(1 << 4), (12 & 3, 4));
+    }
+}
