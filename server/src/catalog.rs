@@ -94,11 +94,11 @@ impl Catalog {
                 let trace = tilesim_traces::load_bytes(&name, &bytes)?;
                 drop(bytes);
                 let loaded = validated(trace)?;
-                let encoded = tilesim_traces::encode(loaded.trace.trace())?;
+                let encoded = tilesim_traces::encode(&loaded.trace)?;
                 let weight = encoded.len() as u64;
                 let new = match store {
                     Some(store) => {
-                        let kernel = &loaded.trace.trace().header.kernel;
+                        let kernel = &loaded.trace.header.kernel;
                         store.put(&owner, ObjectKind::Trace, loaded.digest, kernel, &encoded)?
                     }
                     None => true,
@@ -260,6 +260,21 @@ impl Catalog {
         .await
     }
 
+    /// A trace in an encoding for others: text, or the binary container.
+    pub async fn encode_trace(
+        &self,
+        trace: Arc<LoadedTrace>,
+        text: bool,
+    ) -> Result<Vec<u8>, ServiceError> {
+        self.off_runtime(move || {
+            if text {
+                return Ok(tilesim_traces::print(&trace.trace).into_bytes());
+            }
+            Ok(tilesim_traces::encode(&trace.trace)?)
+        })
+        .await
+    }
+
     fn remember_trace(&self, tenant: &Tenant, trace: &Arc<LoadedTrace>, weight: u64) {
         let mut traces = self.traces.lock().unwrap_or_else(PoisonError::into_inner);
         traces.insert((tenant.clone(), trace.digest), Arc::clone(trace), weight + 1024);
@@ -279,7 +294,7 @@ impl Catalog {
 }
 
 fn validated(trace: tilesim_traces::Trace) -> Result<LoadedTrace, ServiceError> {
-    let trace = tilesim_traces::validate(trace)?;
+    let trace = ValidTrace::try_from(trace)?;
     Ok(LoadedTrace { digest: Digest(trace.digest().0), trace })
 }
 

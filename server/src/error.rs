@@ -177,7 +177,7 @@ impl From<TraceError> for ServiceError {
 
 impl From<MachineError> for ServiceError {
     fn from(error: MachineError) -> Self {
-        Self::invalid(error.code, error.path, error.message).hint(error.hint.unwrap_or_default())
+        Self::invalid(error.code, error.path, error.message).hint(error.hint)
     }
 }
 

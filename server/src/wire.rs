@@ -360,3 +360,8 @@ pub fn stored(entry: Entry) -> v1::StoredObject {
         stored_unix_s: entry.stored_unix_s,
     }
 }
+
+/// The embedded machines, as messages.
+pub fn presets() -> Result<Vec<v1::PresetInfo>, ServiceError> {
+    Ok(Vec::new())
+}

@@ -5,3 +5,7 @@ pub mod clock;
 pub mod machine;
 pub mod memory;
 pub mod stack;
+
+mod shim;
+pub use shim::{Launch,RunOptions,Progress,Watch,Report,CoreReport,UnitReport,StackEntry,Identity,SimError,simulate,MODEL_VERSION};
+pub use machine::{Machine,MachineError};

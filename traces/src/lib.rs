@@ -18,3 +18,6 @@ pub use launch::{LaunchArgs, WorkItem};
 pub use limits::Limits;
 pub use model::Trace;
 pub use validate::{ValidTrace, validate};
+
+mod shim;
+pub use shim::*;

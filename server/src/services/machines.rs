@@ -30,14 +30,14 @@ impl Machines for Services {
         let v1::ListMachinesRequest { page_size, page_token } = request.into_inner();
         let (size, after) = page(page_size, &page_token)?;
         let presets = match after {
-            None => self.app.catalog.presets().await?,
+            None => wire::presets()?,
             Some(_) => Vec::new(),
         };
         let kind = ObjectKind::Machine;
         let mut entries = self.app.catalog.list(&caller.tenant, kind, after, size + 1).await?;
         let next_page_token = next_page(&mut entries, size);
         Ok(Response::new(v1::ListMachinesResponse {
-            presets: presets.into_iter().map(wire::preset).collect(),
+            presets,
             machines: entries.into_iter().map(wire::stored).collect(),
             next_page_token,
         }))

@@ -429,7 +429,7 @@ fn file_names(folder: &Path) -> Result<Vec<String>, StoreError> {
 /// Opens the index. One that cannot be read is set aside, and `true` asks for a rebuild.
 fn open_index(root: &Path) -> Result<(Database, bool), StoreError> {
     let path = root.join("index.redb");
-    let fresh = !path.exists();
+    let fresh = fs::metadata(&path).is_ok_and(|m| m.len() == 0) || !path.exists();
     let objects = root.join("objects");
     let rebuild_if_fresh = fresh && !file_names(&objects)?.is_empty();
     match create_index(&path) {

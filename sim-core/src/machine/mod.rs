@@ -31,3 +31,5 @@ pub use error::{MachineError, code};
 pub use load::{Loaded, MachineDigest, Origin, load};
 pub use spec::*;
 pub use text::{MAX_DEPTH, MAX_NODES, MAX_TEXT_BYTES};
+
+pub use crate::shim::preset;
