@@ -627,3 +627,12 @@ fn merged(x: &[(u8, i64)], y: &[(u8, i64)], sign: i128) -> Vec<(u8, i128)> {
     }
     out
 }
+
+#[cfg(test)]
+pub(crate) fn slots_for_tests(pid: [i64; 3], vars: &[i64]) -> Slots {
+    let mut slots = [0; SLOTS];
+    for (slot, value) in slots.iter_mut().zip(pid.iter().chain(vars)) {
+        *slot = *value;
+    }
+    slots
+}

@@ -6,10 +6,15 @@ pub mod bind;
 mod code;
 pub mod error;
 pub mod expand;
+#[cfg(test)]
+mod expand_tests;
 pub mod expr;
+pub mod generate;
+pub mod json;
 pub mod launch;
 pub mod limits;
 pub mod model;
+mod syntax;
 pub mod validate;
 
 pub use bind::{Bound, BoundTensor};
