@@ -2,10 +2,19 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod clock;
+pub mod cores;
+pub mod dispatch;
+pub mod dram;
+pub mod engine;
+pub mod error;
+pub mod graph;
 pub mod machine;
 pub mod memory;
+pub mod noc;
+pub mod report;
 pub mod stack;
+pub mod units;
 
-mod shim;
-pub use shim::{Launch,RunOptions,Progress,Watch,Report,CoreReport,UnitReport,StackEntry,Identity,SimError,simulate,MODEL_VERSION};
-pub use machine::{Machine,MachineError};
+pub use engine::{Launch, Progress, RunOptions, Watch, simulate};
+pub use error::SimError;
+pub use report::{MODEL_VERSION, Report};

@@ -36,7 +36,7 @@ pub struct Completion {
     /// Core step that sees it: the first after its last reply was handed over.
     pub step: u64,
     /// What [`Memory::start`] was given.
-    pub token: u32,
+    pub token: u64,
     /// What delayed the last-arriving request most.
     pub cause: Cause,
     /// Hand-over order: NoC step, then port.
@@ -56,7 +56,7 @@ pub struct ChannelStats {
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     core: u32,
-    token: u32,
+    token: u64,
     /// Replies not yet accounted for.
     remaining: u64,
     last: (u64, u32),
@@ -129,7 +129,7 @@ pub struct Memory {
     /// NoC steps before this one are injected.
     noc_step: u64,
     safe: u64,
-    injected: u64,
+    started: u64,
 }
 
 impl Memory {
@@ -176,7 +176,7 @@ impl Memory {
             },
             noc_step: 0,
             safe: 0,
-            injected: 0,
+            started: 0,
         }
     }
 
@@ -189,7 +189,7 @@ impl Memory {
         step: u64,
         item: &WorkItem,
         transfer: &Transfer,
-        token: u32,
+        token: u64,
     ) -> Result<u64, LinesError> {
         let injector = &mut self.injectors[core as usize];
         let mut sending = injector.spare.pop().unwrap_or_default();
@@ -218,6 +218,7 @@ impl Memory {
             }
         };
         self.down.active.push(index);
+        self.started += lines;
         sending.run = None;
         sending.start = step;
         sending.taken = 0;
@@ -247,9 +248,14 @@ impl Memory {
         self.down.done[core as usize].pop_front()
     }
 
-    /// Requests injected so far.
-    pub fn injected(&self) -> u64 {
-        self.injected
+    /// Requests of all transfers started so far.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Most rows of one transfer.
+    pub fn max_rows(&self) -> u64 {
+        self.max_rows
     }
 
     /// Counts per channel.
@@ -281,7 +287,7 @@ impl Memory {
             let core_step = self.down.time.noc_to_core.last_at_or_before(step);
             let mut next_start = u64::MAX;
             for core in 0..self.injectors.len() {
-                let Memory { injectors, requests, down, map, injected, .. } = self;
+                let Memory { injectors, requests, down, map, .. } = self;
                 let injector = &mut injectors[core];
                 let mut port = 0u64;
                 while let Some(sending) = injector.queue.front_mut() {
@@ -299,7 +305,6 @@ impl Memory {
                         break;
                     }
                     sending.taken += take;
-                    *injected += take;
                     while take > 0 {
                         let Some(mut run) = sending.run.or_else(|| sending.walker.next_run())
                         else {

@@ -1,0 +1,259 @@
+//! How work-items reach the cores.
+//!
+//! Round robin (the reference's rule): item k belongs to core k mod n of the partition. Each core
+//! has as many slots as it can hold residents. In every core step the slots are scanned in order,
+//! and in each slot the cores by index: an empty slot binds the core's next item, a bound one
+//! delivers if the core has room and is empty again. The scan of a slot ends with a delivery.
+//!
+//! Dynamic: at most one item per step goes to the first core with room, looking from the core after
+//! the one served last.
+//!
+//! Items are expanded when they are bound and dropped when they retire. Where control does not
+//! depend on program ids all items share one graph (the first and the last have their own).
+
+use std::rc::Rc;
+
+use tilesim_traces::launch::WorkItem;
+use tilesim_traces::Bound;
+
+use crate::cores::{Core, Prepared};
+use crate::error::SimError;
+use crate::graph::{Graph, GraphBuilder, GraphContext, Summary};
+use crate::machine::{DispatchPolicy, Machine, Residency};
+
+const REMEMBERED: u64 = 64;
+
+/// Hands out the work-items of one launch.
+#[derive(Debug)]
+pub struct Dispatcher<'a> {
+    bound: &'a Bound,
+    context: GraphContext,
+    builder: GraphBuilder,
+    policy: DispatchPolicy,
+    residents_max: usize,
+    spad: u64,
+    /// Cores of the partition.
+    cores: Vec<u32>,
+    /// Bound items per slot and core.
+    slots: Vec<Option<Prepared>>,
+    /// Next item per core (round robin), or the next of all in entry 0.
+    next: Vec<u64>,
+    first_core: usize,
+    items: u64,
+    delivered: u64,
+    out_of_bounds: u64,
+    look: u64,
+    pool: Vec<Prepared>,
+    /// Graphs of uniform launches by (has a predecessor, has a successor).
+    shared: [Option<Rc<Graph>>; 4],
+    uniform: bool,
+    summaries: Vec<Option<(u64, Summary)>>,
+    scratch: WorkItem,
+}
+
+impl<'a> Dispatcher<'a> {
+    /// For all items of a bound launch.
+    pub fn new(machine: &Machine, bound: &'a Bound, context: GraphContext) -> Dispatcher<'a> {
+        let partition = machine.cores.partition.first().copied().unwrap_or(0);
+        let cores: Vec<u32> = (0..machine.cores.count)
+            .filter(|&c| machine.cores.partition.get(c as usize).copied().unwrap_or(0) == partition)
+            .collect();
+        let max = match machine.cores.residency {
+            Residency::Shared { max } | Residency::Safe { max } => max,
+            Residency::Resources { max, .. } => max,
+        }
+        .max(1) as usize;
+        let policy = machine.dispatch;
+        let slots = match policy {
+            DispatchPolicy::RoundRobin => max * cores.len(),
+            DispatchPolicy::Dynamic => 1,
+        };
+        Dispatcher {
+            bound,
+            context,
+            builder: GraphBuilder::default(),
+            policy,
+            residents_max: max,
+            spad: machine.cores.scratchpad_bytes,
+            next: (0..cores.len() as u64).collect(),
+            slots: (0..slots).map(|_| None).collect(),
+            cores,
+            first_core: 0,
+            items: bound.items(),
+            delivered: 0,
+            out_of_bounds: 0,
+            look: 0,
+            pool: Vec::new(),
+            shared: [None, None, None, None],
+            uniform: bound.control_is_uniform(),
+            summaries: (0..REMEMBERED).map(|_| None).collect(),
+            scratch: WorkItem::default(),
+        }
+    }
+
+    /// The next step in which something may be bound or delivered.
+    pub fn next_look(&self) -> u64 {
+        self.look
+    }
+
+    /// A core has room again after step `step`.
+    pub fn wake(&mut self, step: u64) {
+        if self.delivered < self.items {
+            self.look = self.look.min(step + 1);
+        }
+    }
+
+    /// Work-items not delivered yet.
+    pub fn waiting(&self) -> u64 {
+        self.items - self.delivered
+    }
+
+    /// Transfers outside their tensor so far.
+    pub fn out_of_bounds(&self) -> u64 {
+        self.out_of_bounds
+    }
+
+    /// Take back a retired work-item's buffers.
+    pub fn recycle(&mut self, work: Prepared) {
+        self.pool.push(work);
+    }
+
+    /// Look once, before the cores act in step `step`.
+    pub fn run(&mut self, step: u64, cores: &mut [Core]) -> Result<(), SimError> {
+        let changed = match self.policy {
+            DispatchPolicy::RoundRobin => self.scan_slots(step, cores)?,
+            DispatchPolicy::Dynamic => self.serve_one(step, cores)?,
+        };
+        self.look = if changed && self.delivered < self.items { step + 1 } else { u64::MAX };
+        Ok(())
+    }
+
+    fn scan_slots(&mut self, step: u64, cores: &mut [Core]) -> Result<bool, SimError> {
+        let n = self.cores.len();
+        let mut changed = false;
+        for slot in 0..self.residents_max {
+            for k in 0..n {
+                let at = slot * n + k;
+                let core = self.cores[k] as usize;
+                match &self.slots[at] {
+                    None => {
+                        let index = self.next[k];
+                        if index < self.items {
+                            self.next[k] = index.saturating_add(n as u64);
+                            self.slots[at] = Some(self.prepare(index)?);
+                            changed = true;
+                        }
+                    }
+                    Some(work) => {
+                        if self.has_room(&cores[core], work.graph.footprint) {
+                            if let Some(work) = self.slots[at].take() {
+                                cores[core].deliver(step, work);
+                                self.delivered += 1;
+                                changed = true;
+                            }
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    fn serve_one(&mut self, step: u64, cores: &mut [Core]) -> Result<bool, SimError> {
+        if self.slots[0].is_none() && self.next[0] < self.items {
+            let index = self.next[0];
+            self.next[0] += 1;
+            self.slots[0] = Some(self.prepare(index)?);
+        }
+        if step == 0 {
+            return Ok(true);
+        }
+        let Some(work) = &self.slots[0] else { return Ok(false) };
+        let footprint = work.graph.footprint;
+        let n = self.cores.len();
+        for k in 0..n {
+            let at = (self.first_core + k) % n;
+            let core = self.cores[at] as usize;
+            if self.has_room(&cores[core], footprint) {
+                if let Some(work) = self.slots[0].take() {
+                    cores[core].deliver(step, work);
+                    self.delivered += 1;
+                }
+                self.first_core = (at + 1) % n;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn has_room(&self, core: &Core, footprint: u64) -> bool {
+        let max = self.residents_max as u64;
+        let alone = self.spad > 0 && footprint > self.spad / max;
+        core.residents() < if alone { 1 } else { self.residents_max }
+    }
+
+    fn prepare(&mut self, index: u64) -> Result<Prepared, SimError> {
+        let mut work = self.pool.pop().unwrap_or_default();
+        work.index = index;
+        self.bound.expand(self.bound.pid(index), &mut work.item)?;
+        self.out_of_bounds += work.item.out_of_bounds;
+        let (first, last) = (index == 0, index + 1 == self.items);
+        let variant = usize::from(!first) + 2 * usize::from(!last);
+        if self.uniform {
+            if let Some(graph) = &self.shared[variant] {
+                work.graph = Rc::clone(graph);
+                return Ok(work);
+            }
+        }
+        let mut before = None;
+        let mut after = None;
+        if self.spad > 0 {
+            if !first {
+                before = Some(self.summary(index - 1)?);
+            }
+            if !last {
+                after = Some(self.summary(index + 1)?);
+            }
+        }
+        if Rc::get_mut(&mut work.graph).is_none() {
+            work.graph = Rc::new(Graph::default());
+        }
+        if let Some(graph) = Rc::get_mut(&mut work.graph) {
+            self.builder
+                .build(&self.context, &work.item, before.as_ref(), after.as_ref(), graph)
+                .map_err(|error| self.item_error(error))?;
+        }
+        if let (Some(s), false) = (before, first) {
+            self.remember(index - 1, s);
+        }
+        if let (Some(s), false) = (after, last) {
+            self.remember(index + 1, s);
+        }
+        if self.uniform {
+            self.shared[variant] = Some(Rc::clone(&work.graph));
+        }
+        Ok(work)
+    }
+
+    /// Say where an item error is.
+    pub fn item_error(&self, error: crate::error::ItemError) -> SimError {
+        SimError::Item { path: self.bound.site_path(error.site), error }
+    }
+
+    fn summary(&mut self, index: u64) -> Result<Summary, SimError> {
+        let at = (index % REMEMBERED) as usize;
+        let mut out = match self.summaries[at].take() {
+            Some((known, summary)) if known == index => return Ok(summary),
+            Some((_, summary)) => summary,
+            None => Summary::new(),
+        };
+        self.bound.expand(self.bound.pid(index), &mut self.scratch)?;
+        self.builder.summary(&self.context, &self.scratch, &mut out);
+        Ok(out)
+    }
+
+    fn remember(&mut self, index: u64, summary: Summary) {
+        self.summaries[(index % REMEMBERED) as usize] = Some((index, summary));
+    }
+}

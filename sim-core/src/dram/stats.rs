@@ -1,0 +1,58 @@
+//! What a channel counted.
+
+use serde::{Deserialize, Serialize};
+
+/// Buckets of the latency histogram; bucket `i` holds latencies of `[2^i, 2^(i+1))` ticks, bucket 0 also 0.
+pub const LATENCY_BUCKETS: usize = 32;
+
+/// Counters of one channel. All times are in ticks of the device (`DramSpec::tck_ps`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DramStats {
+    /// Reads completed, forwarded ones included.
+    pub reads: u64,
+    /// Writes completed, coalesced ones included.
+    pub writes: u64,
+    /// Reads answered from a queued write.
+    pub forwarded: u64,
+    /// Writes absorbed by a queued write to the same address.
+    pub coalesced: u64,
+    /// Requests whose first command found their row open. Forwarded and coalesced requests count nowhere.
+    pub hits: u64,
+    /// Requests whose first command found the bank closed.
+    pub misses: u64,
+    /// Requests whose first command found another row open.
+    pub conflicts: u64,
+    /// Activates issued.
+    pub activates: u64,
+    /// Precharges issued, all-bank ones counted once, auto-precharges included.
+    pub precharges: u64,
+    /// Refresh commands issued.
+    pub refreshes: u64,
+    /// Ticks in which data moved, summed over the pseudo-channels' buses.
+    pub bus_busy: u64,
+    /// Sum over ticks of the read queue's length.
+    pub read_queue_ticks: u64,
+    /// Sum over ticks of the write queue's length.
+    pub write_queue_ticks: u64,
+    /// Sum of read latencies, from acceptance to data; forwarded reads included.
+    pub read_latency_sum: u64,
+    /// Histogram of read latencies, from acceptance to data.
+    pub read_latency: [u64; LATENCY_BUCKETS],
+    /// Ticks requests waited in front of the full controller queues.
+    pub wait_queue: u64,
+    /// Ticks queued requests waited while a refresh was due or under way.
+    pub wait_refresh: u64,
+    /// Ticks from a request's own precharge or activate to its column command.
+    pub wait_bank: u64,
+    /// Other ticks from acceptance to the column command: buses, turnarounds, older requests.
+    pub wait_bus: u64,
+}
+
+impl DramStats {
+    #[inline]
+    pub(crate) fn latency(&mut self, ticks: u64) {
+        self.read_latency_sum += ticks;
+        let bucket = 63 - (ticks | 1).leading_zeros() as usize;
+        self.read_latency[bucket.min(LATENCY_BUCKETS - 1)] += 1;
+    }
+}

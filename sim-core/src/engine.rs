@@ -1,0 +1,375 @@
+//! One launch on one machine: the event loop.
+//!
+//! Cores and memory advance each other. Memory is always told how far the cores cannot start
+//! anything new, and answers up to which core step every completion is known; the cores act in
+//! steps before that. Within one core step: delivery of work-items, then the cores by index.
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+use tilesim_traces::model::{Dma, Stmt};
+use tilesim_traces::{Bound, LaunchArgs, Limits, ValidTrace};
+
+use crate::cores::{Core, CoreStats};
+use crate::dispatch::Dispatcher;
+use crate::error::{Deadlock, SimError};
+use crate::graph::{GraphContext, TileCost};
+use crate::machine::{ArraySplit, Machine};
+use crate::memory::Memory;
+use crate::report::{self, CoreReport, Exactness, Identity, MODEL_VERSION, Report};
+
+/// Rows one transfer may have (after contiguous rows are joined).
+const MAX_ROWS: u64 = 1 << 24;
+
+/// How often the caller is asked whether to go on, in events.
+const POLL_EVERY: u32 = 256;
+
+/// What a launch adds to a trace and a machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    /// Grid, parameters, placement.
+    pub args: LaunchArgs,
+    /// Options.
+    #[serde(default)]
+    pub options: RunOptions,
+}
+
+/// Options of a run. All of them are part of the launch's digest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunOptions {
+    /// End with [`SimError::OverBudget`] once the total is known to exceed this many core cycles.
+    pub cycle_budget: Option<u64>,
+    /// Limits on what the launch may ask for.
+    pub limits: Limits,
+    /// Most memory requests. Default 2^40.
+    pub max_requests: u64,
+    /// Run although tile costs were measured on another machine.
+    pub allow_cost_mismatch: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        RunOptions {
+            cycle_budget: None,
+            limits: Limits::default(),
+            max_requests: 1 << 40,
+            allow_cost_mismatch: false,
+        }
+    }
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Core cycle.
+    pub cycle: u64,
+    /// Work-items finished.
+    pub items_done: u64,
+    /// Work-items in all.
+    pub items: u64,
+    /// Memory requests started.
+    pub requests: u64,
+}
+
+/// Asked every bounded number of events whether to go on.
+pub trait Watch {
+    /// `Break` ends the run with [`SimError::Cancelled`].
+    fn poll(&mut self, progress: &Progress) -> ControlFlow<()>;
+}
+
+/// Never stops a run.
+impl Watch for () {
+    fn poll(&mut self, _: &Progress) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Simulate a launch.
+///
+/// # Errors
+///
+/// Whatever is wrong with the launch, a deadlock, an exceeded budget, or the caller's own stop.
+pub fn simulate(
+    machine: &Machine,
+    trace: &ValidTrace,
+    launch: &Launch,
+    watch: &mut impl Watch,
+) -> Result<Report, SimError> {
+    let bound = Bound::new(trace, &launch.args, &launch.options.limits)?;
+    let identity = identity(machine, trace, launch)?;
+    let context = context(machine, trace, &launch.options)?;
+    let mut run = Run::new(machine, &bound, context);
+    let total = if bound.items() == 0 { 0 } else { run.to_the_end(&launch.options, watch)? };
+    let mut notes = Vec::new();
+    if bound.items() == 0 {
+        notes.push("the grid is empty: nothing ran".to_string());
+    }
+    if run.dispatcher.out_of_bounds() > 0 {
+        notes.push(format!(
+            "{} transfers left their tensor (bounds: off)",
+            run.dispatcher.out_of_bounds()
+        ));
+    }
+    let channels = run.memory.stats().to_vec();
+    let out_of_bounds = run.dispatcher.out_of_bounds();
+    let cores: Vec<CoreStats> = run.cores.into_iter().map(|c| c.finish(total)).collect();
+    Ok(Report {
+        cycles: total,
+        ns: report::nanoseconds(total, machine.clocks.core_khz),
+        work_items: bound.items(),
+        dram_requests: channels.iter().map(|c| c.reads + c.writes).sum(),
+        exactness: Exactness::ExactFull,
+        cores: cores
+            .iter()
+            .enumerate()
+            .map(|(id, stats)| CoreReport::new(id as u32, stats, total))
+            .collect(),
+        cycle_stack: report::cycle_stack(&cores),
+        dram: report::dram(machine, &channels),
+        out_of_bounds_transfers: out_of_bounds,
+        notes,
+        identity,
+    })
+}
+
+/// The identity of a launch's result.
+///
+/// # Errors
+///
+/// The machine has no canonical form (machines that passed validation do).
+pub fn identity(
+    machine: &Machine,
+    trace: &ValidTrace,
+    launch: &Launch,
+) -> Result<Identity, SimError> {
+    let launch = serde_json::to_vec(launch)
+        .map_err(|_| SimError::Internal("a launch that cannot be written as JSON"))?;
+    Ok(Identity {
+        trace: blake3::hash(&serde_json::to_vec(&**trace).unwrap_or_default()).to_hex().to_string(), // TODO digest
+        machine: machine
+            .digest()
+            .map_err(|_| SimError::Internal("a machine without a canonical form"))?
+            .to_string(),
+        launch: blake3::hash(&launch).to_hex().to_string(),
+        model_version: MODEL_VERSION.to_string(),
+    })
+}
+
+/// What the graph builder needs, and the checks of a trace against a machine.
+fn context(
+    machine: &Machine,
+    trace: &ValidTrace,
+    options: &RunOptions,
+) -> Result<GraphContext, SimError> {
+    if !options.allow_cost_mismatch {
+        check_costs(machine, trace)?;
+    }
+    let cycles: Vec<u64> = match &machine.cores.array_split {
+        ArraySplit::None => trace.tiles.iter().map(|t| t.cycles.unwrap_or(0)).collect(),
+        ArraySplit::RoundRobin { unit } => crate::units::split_tiles(
+            trace.tiles.iter().map(|t| (t.cycles.unwrap_or(0), t.admissions.as_slice())),
+            machine.cores.systolic_arrays,
+            machine.cores.vector_lanes,
+            unit,
+        )
+        .map_err(|e| SimError::Split { message: e.message, path: format!("units.{}", e.path) })?,
+    };
+    let mut moved = vec![false; trace.buffers.len()];
+    moved_buffers(&trace.body, &mut moved);
+    let capacity = machine.cores.scratchpad_bytes;
+    let mut buffer_bytes = Vec::with_capacity(trace.buffers.len());
+    for (buffer, moved) in trace.buffers.iter().zip(&moved) {
+        let bytes = if *moved { buffer.bytes } else { 0 };
+        if capacity > 0 && bytes > capacity {
+            return Err(SimError::BufferTooLarge { name: buffer.name.clone(), bytes, capacity });
+        }
+        buffer_bytes.push(bytes);
+    }
+    Ok(GraphContext {
+        tiles: trace
+            .tiles
+            .iter()
+            .zip(cycles)
+            .map(|(t, cycles)| TileCost { cycles, overlap: t.overlap })
+            .collect(),
+        buffer_bytes,
+        buffer_names: trace.buffers.iter().map(|b| b.name.clone()).collect(),
+    })
+}
+
+fn moved_buffers(body: &[Stmt], moved: &mut [bool]) {
+    for stmt in body {
+        match stmt {
+            Stmt::For(f) => moved_buffers(&f.body, moved),
+            Stmt::If(i) => {
+                moved_buffers(&i.then, moved);
+                moved_buffers(&i.otherwise, moved);
+            }
+            Stmt::Dma(Dma { reads, writes, .. }) => {
+                for b in reads.iter().chain(writes) {
+                    moved[b.index()] = true;
+                }
+            }
+            Stmt::Compute(_) | Stmt::Wait(_) => {}
+        }
+    }
+}
+
+fn check_costs(machine: &Machine, trace: &ValidTrace) -> Result<(), SimError> {
+    let Some(on) = &trace.header.measured_on else { return Ok(()) };
+    let c = &machine.cores;
+    for (what, measured, here) in [
+        ("vector lanes", on.lanes, c.vector_lanes),
+        ("bits per lane", on.vector_bits, c.vector_bits),
+        ("array rows", on.array_rows, c.array_rows),
+        ("array columns", on.array_cols, c.array_cols),
+    ] {
+        if let Some(measured) = measured {
+            if measured != here {
+                return Err(SimError::CostMismatch {
+                    measured: format!("{measured} {what}"),
+                    here: here.to_string(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Run<'a> {
+    machine: &'a Machine,
+    cores: Vec<Core>,
+    memory: Memory,
+    dispatcher: Dispatcher<'a>,
+    items: u64,
+    items_done: u64,
+}
+
+impl<'a> Run<'a> {
+    fn new(machine: &'a Machine, bound: &'a Bound, context: GraphContext) -> Run<'a> {
+        Run {
+            machine,
+            cores: (0..machine.cores.count).map(|id| Core::new(id, &machine.cores)).collect(),
+            memory: Memory::new(machine, MAX_ROWS),
+            dispatcher: Dispatcher::new(machine, bound, context),
+            items: bound.items(),
+            items_done: 0,
+        }
+    }
+
+    /// Run until nothing is outstanding; the total in core cycles.
+    fn to_the_end(
+        &mut self,
+        options: &RunOptions,
+        watch: &mut impl Watch,
+    ) -> Result<u64, SimError> {
+        let budget = options.cycle_budget.unwrap_or(u64::MAX);
+        // Steps before this one are done.
+        let mut frontier = 0u64;
+        let mut events = 0u32;
+        loop {
+            events += 1;
+            if events >= POLL_EVERY {
+                events = 0;
+                let progress = Progress {
+                    cycle: frontier,
+                    items_done: self.items_done,
+                    items: self.items,
+                    requests: self.memory.started(),
+                };
+                if watch.poll(&progress).is_break() {
+                    return Err(SimError::Cancelled { cycle: frontier });
+                }
+                if self.memory.started() > options.max_requests {
+                    return Err(SimError::TooManyRequests { limit: options.max_requests });
+                }
+            }
+            let mut step = self.dispatcher.next_look();
+            for core in &self.cores {
+                step = step.min(core.next());
+            }
+            for core in 0..self.cores.len() {
+                if let Some(completion) = self.memory.peek(core as u32) {
+                    step = step.min(completion.step);
+                }
+            }
+            let step = step.max(frontier);
+            let safe = self.memory.safe();
+            if step < safe {
+                if step >= budget {
+                    return Err(SimError::OverBudget { budget });
+                }
+                self.step(step)?;
+                frontier = step + 1;
+            } else if self.memory.is_busy() {
+                self.memory.advance(step.min(safe.max(frontier)));
+            } else if self.items_done == self.items {
+                break;
+            } else {
+                return Err(SimError::Deadlock(Box::new(self.deadlock(frontier))));
+            }
+        }
+        if self.memory.started() > options.max_requests {
+            return Err(SimError::TooManyRequests { limit: options.max_requests });
+        }
+        let last = self.cores.iter().map(Core::last_active).max().unwrap_or(0);
+        Ok(last + 1)
+    }
+
+    fn step(&mut self, step: u64) -> Result<(), SimError> {
+        if self.dispatcher.next_look() <= step {
+            self.dispatcher.run(step, &mut self.cores)?;
+        }
+        for (id, core) in self.cores.iter_mut().enumerate() {
+            let arrived = self.memory.peek(id as u32).is_some_and(|c| c.step <= step);
+            if core.next() > step && !arrived {
+                continue;
+            }
+            let outcome = core
+                .step(step, &self.machine.cores, &mut self.memory)
+                .map_err(|e| self.dispatcher.item_error(e))?;
+            if outcome.retired {
+                self.items_done += 1;
+                if let Some(work) = core.reclaim() {
+                    self.dispatcher.recycle(work);
+                }
+                self.dispatcher.wake(step);
+            }
+        }
+        Ok(())
+    }
+
+    fn deadlock(&self, frontier: u64) -> Deadlock {
+        let spec = &self.machine.cores;
+        let mut blocked = Vec::new();
+        for core in &self.cores {
+            core.blocked(spec, 32, &mut blocked);
+        }
+        let residents = self.cores.iter().map(Core::residents).max().unwrap_or(0);
+        let hint = if residents > 1 {
+            "residents lock each other out of the scratchpad: set cores.residency to one resident \
+             or to safe, or use a larger scratchpad"
+        } else {
+            "the work-item's buffers do not fit into the scratchpad together, or its weight slots \
+             are too few: use a machine with more of either"
+        };
+        Deadlock {
+            cycle: frontier,
+            blocked,
+            scratchpad: self
+                .cores
+                .iter()
+                .map(|c| (c.spad_used(), spec.scratchpad_bytes))
+                .collect(),
+            weight_slots: self
+                .cores
+                .iter()
+                .map(|c| (c.weight_slots_used(), spec.weight_slots * spec.systolic_arrays))
+                .collect(),
+            waiting_items: self.dispatcher.waiting(),
+            hint: hint.to_string(),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Reads BookSim 2 network configurations.
+pub struct BookSimFile;
+pub enum BookSimError {}

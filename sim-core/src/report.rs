@@ -1,0 +1,184 @@
+//! What a run returns.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cores::CoreStats;
+use crate::machine::Machine;
+use crate::memory::ChannelStats;
+use crate::stack::Cause;
+
+/// Version of the timing model: part of every result's identity, raised whenever a figure moves.
+pub const MODEL_VERSION: &str = "1";
+
+/// The deterministic result of a launch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Core cycles from launch until nothing is outstanding.
+    pub cycles: u64,
+    /// The same in nanoseconds, to three decimals.
+    pub ns: String,
+    /// Work-items run.
+    pub work_items: u64,
+    /// DRAM requests answered.
+    pub dram_requests: u64,
+    /// How the figures came about.
+    pub exactness: Exactness,
+    /// Per core.
+    pub cores: Vec<CoreReport>,
+    /// Where every cycle of every core went; per core the cycles sum to the total.
+    pub cycle_stack: Vec<StackEntry>,
+    /// DRAM.
+    pub dram: DramReport,
+    /// Transfers that left their tensor (only with `bounds: off`).
+    pub out_of_bounds_transfers: u64,
+    /// Remarks.
+    pub notes: Vec<String>,
+    /// What was run.
+    pub identity: Identity,
+}
+
+/// How the figures came about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exactness {
+    /// Every work-item was simulated.
+    ExactFull,
+}
+
+/// One core's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoreReport {
+    /// Core number.
+    pub id: u32,
+    /// Its units; for each, active + idle = cycles.
+    pub units: Vec<UnitReport>,
+    /// Work-items it finished.
+    pub work_items: u64,
+    /// Loads issued.
+    pub loads: u64,
+    /// Stores issued.
+    pub stores: u64,
+    /// Compute tiles issued.
+    pub computes: u64,
+    /// Waits issued.
+    pub waits: u64,
+    /// Requests its DMA sent.
+    pub requests: u64,
+}
+
+/// One unit's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnitReport {
+    /// `vector`, `systolic[0]`..., `cross_lane`, `dma`.
+    pub unit: String,
+    /// Core cycles it worked (the DMA: sent requests).
+    pub active: u64,
+    /// The others.
+    pub idle: u64,
+    /// Ops it ran.
+    pub ops: u64,
+}
+
+/// Cycles of one core spent on one cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackEntry {
+    /// Core number.
+    pub core: u32,
+    /// What on.
+    pub cause: Cause,
+    /// Core cycles, above 0.
+    pub cycles: u64,
+}
+
+/// DRAM's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DramReport {
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Per channel.
+    pub channels: Vec<ChannelStats>,
+}
+
+/// What was run: equal identities give equal reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Identity {
+    /// Digest of the trace.
+    pub trace: String,
+    /// Digest of the machine.
+    pub machine: String,
+    /// Digest of the launch and of every option that can change the result.
+    pub launch: String,
+    /// [`MODEL_VERSION`].
+    pub model_version: String,
+}
+
+/// `cycles` at `khz` in nanoseconds, to three decimals, rounded half up.
+pub fn nanoseconds(cycles: u64, khz: u64) -> String {
+    let khz = u128::from(khz.max(1));
+    let thousandths = (u128::from(cycles) * 1_000_000_000 * 2 + khz) / (khz * 2);
+    format!("{}.{:03}", thousandths / 1000, thousandths % 1000)
+}
+
+impl CoreReport {
+    /// From a core's counts over `cycles`.
+    pub fn new(id: u32, stats: &CoreStats, cycles: u64) -> CoreReport {
+        let arrays = stats.units.len().saturating_sub(2);
+        let mut units: Vec<UnitReport> = stats
+            .units
+            .iter()
+            .enumerate()
+            .map(|(i, u)| UnitReport {
+                unit: match i {
+                    0 => "vector".to_string(),
+                    i if i == arrays + 1 => "cross_lane".to_string(),
+                    i => format!("systolic[{}]", i - 1),
+                },
+                active: u.active,
+                idle: cycles.saturating_sub(u.active),
+                ops: u.ops,
+            })
+            .collect();
+        units.push(UnitReport {
+            unit: "dma".to_string(),
+            active: stats.dma_active,
+            idle: cycles.saturating_sub(stats.dma_active),
+            ops: stats.loads + stats.stores,
+        });
+        CoreReport {
+            id,
+            units,
+            work_items: stats.work_items,
+            loads: stats.loads,
+            stores: stats.stores,
+            computes: stats.computes,
+            waits: stats.waits,
+            requests: stats.requests,
+        }
+    }
+}
+
+/// The cycle stack of all cores, causes in display order, zeros left out.
+pub fn cycle_stack(cores: &[CoreStats]) -> Vec<StackEntry> {
+    let mut out = Vec::new();
+    for (core, stats) in cores.iter().enumerate() {
+        for cause in Cause::ALL {
+            let cycles = stats.stack.get(cause);
+            if cycles > 0 {
+                out.push(StackEntry { core: core as u32, cause, cycles });
+            }
+        }
+    }
+    out
+}
+
+/// DRAM's part from the channels' counts.
+pub fn dram(machine: &Machine, channels: &[ChannelStats]) -> DramReport {
+    let bytes = u64::from(machine.dram.request_bytes);
+    DramReport {
+        bytes_read: channels.iter().map(|c| c.reads).sum::<u64>() * bytes,
+        bytes_written: channels.iter().map(|c| c.writes).sum::<u64>() * bytes,
+        channels: channels.to_vec(),
+    }
+}
