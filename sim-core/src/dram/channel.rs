@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 use super::stats::DramStats;
+use super::timing::{Rule, Simple};
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
@@ -26,6 +27,9 @@ const WR: usize = Cmd::Wr as usize;
 const ACT: usize = Cmd::Act as usize;
 const ACT2: usize = Cmd::Act2 as usize;
 const PRE: usize = Cmd::Pre as usize;
+
+/// Ready clocks by command, padded to a power of two.
+type Ready = [u64; 16];
 
 /// One command as it was issued, for logs and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,10 +187,13 @@ pub struct Channel {
     row: Vec<u32>,
     /// Bit per bank: a request of the active list waits on it.
     held: [u64; WORDS],
-    /// Ready clocks per (command, group) and per (command, bank).
-    group_ready: Vec<u64>,
-    bank_ready: Vec<u64>,
+    /// Ready clocks of every command per top node, group and bank.
+    top_ready: Vec<Ready>,
+    group_ready: Vec<Ready>,
+    bank_ready: Vec<Ready>,
     rings: Vec<u64>,
+    /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
+    last: Vec<u64>,
     active: Vec<Active>,
     due: VecDeque<Due>,
     next_refresh: u64,
@@ -207,6 +214,21 @@ pub struct Channel {
     /// No event before this clock.
     next_event: u64,
     stats: DramStats,
+}
+
+/// No bank.
+const NONE: usize = usize::MAX;
+
+/// Selection key that only commands before the clock `before` beat.
+#[inline(always)]
+fn bound(t: u64, before: u64) -> u64 {
+    let ticks = before.wrapping_sub(t);
+    if ticks >> (64 - AGE_BITS) != 0 { NEVER } else { ticks << AGE_BITS }
+}
+
+#[inline(always)]
+fn any(mask: &[u64; WORDS]) -> bool {
+    mask[0] | mask[1] | mask[2] | mask[3] != 0
 }
 
 #[inline]
@@ -259,9 +281,11 @@ impl Channel {
             state: vec![BankState::Closed; t.banks],
             row: vec![0; t.banks],
             held: [0; WORDS],
-            group_ready: vec![0; CMDS * t.groups],
-            bank_ready: vec![0; CMDS * t.banks],
+            top_ready: vec![[0; 16]; t.tops],
+            group_ready: vec![[0; 16]; t.groups],
+            bank_ready: vec![[0; 16]; t.banks],
             rings: vec![0; t.ring_slots],
+            last: vec![0; CMDS * t.banks],
             active: Vec::with_capacity(t.banks),
             due: VecDeque::with_capacity(16),
             next_refresh: match spec.refresh {
@@ -489,8 +513,8 @@ impl Channel {
     #[inline]
     fn count_queue(&mut self, d: usize, t: u64) {
         // The reference samples lengths at the start of a tick, after acceptance.
-        let ticks = t - 1 - self.queue_since[d];
-        let sum = u64::from(self.len[d]) * ticks;
+        let ticks = t.wrapping_sub(self.queue_since[d] + 1);
+        let sum = u64::from(self.len[d]).wrapping_mul(ticks);
         if d == 0 {
             self.stats.read_queue_ticks += sum;
         } else {
@@ -543,124 +567,131 @@ impl Channel {
 
     // ---- timing ----------------------------------------------------------------------------------------------------
 
-    #[inline]
+    #[inline(always)]
     fn ready(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
+        let (t, c) = (&spec.table, cmd & 15);
+        self.top_ready[bank.wrapping_shr(t.top_shift)][c]
+            .max(self.group_ready[bank.wrapping_shr(t.bank_shift)][c])
+            .max(self.bank_ready[bank][c])
+    }
+
+    /// Ready clock of a refresh command, or of the precharge for it, over banks `lo..hi` below a node of `scope`.
+    fn ready_all(&self, spec: &DramSpec, cmd: Cmd, lo: usize, hi: usize, scope: u8) -> u64 {
         let t = &spec.table;
-        self.group_ready[cmd * t.groups + (bank >> t.bank_shift)].max(self.bank_ready[cmd * t.banks + bank])
-    }
-
-    /// Ready clock of an all-bank command over `lo..hi`.
-    fn ready_all(&self, spec: &DramSpec, cmd: Cmd, lo: usize, hi: usize) -> u64 {
-        (lo..hi).map(|b| self.ready(spec, cmd as usize, b)).max().unwrap_or(0)
-    }
-
-    #[inline]
-    fn raise(list: &mut [u64], when: u64) {
-        for x in list {
-            *x = (*x).max(when);
+        let mut ready = (lo..hi).map(|b| self.ready(spec, cmd as usize, b)).max().unwrap_or(0);
+        for r in t.late.iter().filter(|r| r.target == cmd as u8) {
+            let (mut from, mut to) = (lo, hi);
+            if r.level <= scope {
+                let shift = t.level_shift[r.level as usize];
+                from = lo >> shift << shift;
+                to = from + (1 << shift);
+            }
+            let base = r.before as usize * t.banks;
+            let last = self.last[base + from..base + to].iter().copied().max().unwrap_or(0);
+            if last > 0 {
+                ready = ready.max(last + u64::from(r.cycles));
+            }
         }
+        ready
     }
 
-    #[inline]
+    #[inline(always)]
     fn ring(rings: &mut [u64], first: usize, window: usize, node: usize, t: u64) -> Option<u64> {
         let ring = &mut rings[first + node * window..first + (node + 1) * window];
-        ring.copy_within(0..window - 1, 1);
+        for i in (1..window).rev() {
+            ring[i] = ring[i - 1];
+        }
         ring[0] = t;
         (ring[window - 1] > 0).then_some(ring[window - 1])
+    }
+
+    /// Raises the ready time of `target` for all banks `lo..hi`, which are whole nodes of some level.
+    fn raise(&mut self, spec: &DramSpec, target: u8, lo: usize, hi: usize, when: u64) {
+        let tb = &spec.table;
+        let (list, shift) = if (lo | hi) & ((1 << tb.top_shift) - 1) == 0 {
+            (&mut self.top_ready, tb.top_shift)
+        } else if (lo | hi) & ((1 << tb.bank_shift) - 1) == 0 {
+            (&mut self.group_ready, tb.bank_shift)
+        } else {
+            (&mut self.bank_ready, 0)
+        };
+        for x in &mut list[lo >> shift..hi >> shift] {
+            let x = &mut x[target as usize & 15];
+            *x = (*x).max(when);
+        }
     }
 
     /// Applies the timing rules of a command to one bank.
     #[inline]
     fn touch(&mut self, spec: &DramSpec, cmd: Cmd, bank: usize, t: u64) {
         let tb = &spec.table;
-        let g = bank >> tb.bank_shift;
-        for r in &tb.rules[cmd as usize] {
-            let mut from = t;
-            if r.level == tb.bank_level {
-                if r.window > 1 {
-                    match Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), bank, t) {
-                        Some(x) => from = x,
-                        None => continue,
-                    }
-                }
-                let when = from + u64::from(r.cycles);
-                let base = r.target as usize * tb.banks;
-                if r.sibling {
-                    let lo = g << tb.bank_shift;
-                    for b in (lo..lo + (1 << tb.bank_shift)).filter(|&b| b != bank) {
-                        Channel::raise(&mut self.bank_ready[base + b..=base + b], when);
-                    }
-                } else {
-                    let x = &mut self.bank_ready[base + bank];
-                    *x = (*x).max(when);
-                }
-                continue;
+        let e = &tb.effects[cmd as usize];
+        if tb.stamped[cmd as usize] {
+            self.last[cmd as usize * tb.banks + bank] = t;
+        }
+        #[inline(always)]
+        fn lift(ready: &mut Ready, rules: &[Simple], t: u64) {
+            for r in rules {
+                let x = &mut ready[r.target as usize & 15];
+                *x = (*x).max(t.wrapping_add(r.cycles.into()));
             }
-            let shift = tb.group_shift[r.level as usize];
-            let node = g >> shift;
-            if r.window > 1 {
-                match Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t) {
-                    Some(x) => from = x,
-                    None => continue,
-                }
+        }
+        lift(&mut self.bank_ready[bank], &e.bank, t);
+        if !e.group.is_empty() {
+            lift(&mut self.group_ready[bank.wrapping_shr(tb.bank_shift)], &e.group, t);
+        }
+        let top = bank.wrapping_shr(tb.top_shift);
+        lift(&mut self.top_ready[top], &e.top, t);
+        for r in &e.windows {
+            let ring = Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
+            if let Some(from) = ring {
+                let x = &mut self.top_ready[top][r.target as usize & 15];
+                *x = (*x).max(from.wrapping_add(r.cycles.into()));
             }
-            let when = from + u64::from(r.cycles);
-            let base = r.target as usize * tb.groups;
-            let (lo, hi) = (node << shift, (node + 1) << shift);
-            if r.sibling {
-                let up = tb.group_shift[(r.level as usize).saturating_sub(1)];
-                let (first, last) = ((g >> up) << up, ((g >> up) + 1) << up);
-                Channel::raise(&mut self.group_ready[base + first..base + lo], when);
-                Channel::raise(&mut self.group_ready[base + hi..base + last], when);
-            } else {
-                Channel::raise(&mut self.group_ready[base + lo..base + hi], when);
+        }
+        for r in &e.other {
+            self.apply(spec, r, bank, t);
+        }
+    }
+
+    /// Applies one rule at the node of `bank`, or at that node's siblings.
+    fn apply(&mut self, spec: &DramSpec, r: &Rule, bank: usize, t: u64) {
+        let tb = &spec.table;
+        let shift = tb.level_shift[r.level as usize];
+        let node = bank >> shift;
+        let mut from = t;
+        if r.window > 1 {
+            match Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t) {
+                Some(x) => from = x,
+                None => return,
             }
+        }
+        let when = from + u64::from(r.cycles);
+        let (lo, hi) = (node << shift, (node + 1) << shift);
+        if r.sibling {
+            let up = tb.level_shift[(r.level as usize).saturating_sub(1)];
+            let (first, last) = (bank >> up << up, ((bank >> up) + 1) << up);
+            self.raise(spec, r.target, first, lo, when);
+            self.raise(spec, r.target, hi, last, when);
+        } else {
+            self.raise(spec, r.target, lo, hi, when);
         }
     }
 
     /// Applies the timing rules of an all-bank command to all nodes above, at and below its scope.
     fn touch_all(&mut self, spec: &DramSpec, cmd: Cmd, lo: usize, hi: usize, scope: u8, t: u64) {
         let tb = &spec.table;
-        let (glo, ghi) = (lo >> tb.bank_shift, hi >> tb.bank_shift);
-        for r in &tb.rules[cmd as usize] {
-            if r.level == tb.bank_level {
-                for bank in lo..hi {
-                    let from = if r.window > 1 {
-                        Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), bank, t)
-                    } else {
-                        Some(t)
-                    };
-                    if let (Some(from), false) = (from, r.sibling) {
-                        let x = &mut self.bank_ready[r.target as usize * tb.banks + bank];
-                        *x = (*x).max(from + u64::from(r.cycles));
-                    }
-                }
+        if tb.stamped[cmd as usize] {
+            self.last[cmd as usize * tb.banks + lo..cmd as usize * tb.banks + hi].fill(t);
+        }
+        for r in &tb.effects[cmd as usize].all {
+            let shift = tb.level_shift[r.level as usize];
+            if r.sibling && r.level > scope {
+                // Below the scope every node is a target, none a sibling.
                 continue;
             }
-            let shift = tb.group_shift[r.level as usize];
-            let base = r.target as usize * tb.groups;
-            if r.sibling {
-                // Only at or above the scope there are nodes that the command does not reach.
-                if r.level <= scope && r.level > 0 {
-                    let up = tb.group_shift[r.level as usize - 1];
-                    let (first, last) = ((glo >> up) << up, ((glo >> up) + 1) << up);
-                    let node = glo >> shift;
-                    let when = t + u64::from(r.cycles);
-                    Channel::raise(&mut self.group_ready[base + first..base + (node << shift)], when);
-                    Channel::raise(&mut self.group_ready[base + ((node + 1) << shift)..base + last], when);
-                }
-                continue;
-            }
-            for node in glo >> shift..=(ghi - 1) >> shift {
-                let from = if r.window > 1 {
-                    Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t)
-                } else {
-                    Some(t)
-                };
-                if let Some(from) = from {
-                    let when = from + u64::from(r.cycles);
-                    Channel::raise(&mut self.group_ready[base + (node << shift)..base + ((node + 1) << shift)], when);
-                }
+            for node in lo >> shift..=(hi - 1) >> shift {
+                self.apply(spec, r, (node << shift).max(lo), t);
             }
         }
     }
@@ -697,73 +728,87 @@ impl Channel {
         best
     }
 
-    /// Best (key, bank) over the hit lists of direction `d`.
-    #[inline]
-    fn scan_col<const HALF: bool>(&self, spec: &DramSpec, d: usize, t: u64) -> (u64, usize) {
-        let tb = &spec.table;
-        let cmd = if d == 0 { RD } else { WR };
-        let group = &self.group_ready[cmd * tb.groups..(cmd + 1) * tb.groups];
-        let bank = &self.bank_ready[cmd * tb.banks..(cmd + 1) * tb.banks];
-        let mut best = (NEVER, 0);
-        for w in 0..tb.banks.div_ceil(64) {
-            let mut m = self.col[d][w];
-            while m != 0 {
-                let b = w * 64 + m.trailing_zeros() as usize;
-                m &= m - 1;
-                let mut time = group[b >> tb.bank_shift].max(bank[b]).max(t);
-                if HALF {
-                    time |= 1;
+    /// Lowers `best` to the best (key, bank) among `mask`, whose banks all need `cmd`; `odd` rounds up to a rising edge.
+    #[inline(always)]
+    fn scan(
+        &self,
+        spec: &DramSpec,
+        cmd: usize,
+        mask: &[u64; WORDS],
+        ages: &[u64],
+        t: u64,
+        odd: bool,
+        paired: bool,
+        best: &mut (u64, usize),
+    ) {
+        let (tb, cmd) = (&spec.table, cmd & 15);
+        let ages = &ages[..self.bank_ready.len()];
+        let mut found = *best;
+        for (top, ready) in self.top_ready.iter().enumerate() {
+            let base = ready[cmd].max(t);
+            if base.wrapping_sub(t) << AGE_BITS > found.0 {
+                continue;
+            }
+            let lo = top.wrapping_shl(tb.top_shift);
+            let hi = lo.wrapping_add(1usize.wrapping_shl(tb.top_shift));
+            let mut w = lo >> 6;
+            loop {
+                let mut m = mask[w & (WORDS - 1)];
+                if tb.top_shift < 6 {
+                    m &= 1u64.wrapping_shl(1 << tb.top_shift).wrapping_sub(1).wrapping_shl(lo as u32 & 63);
                 }
-                let key = (time - t) << AGE_BITS | self.hit_seq[d][b];
-                if key < best.0 {
-                    best = (key, b);
+                while m != 0 {
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    m &= m.wrapping_sub(1);
+                    let group = self.group_ready[b.wrapping_shr(tb.bank_shift)][cmd];
+                    let mut time = group.max(self.bank_ready[b][cmd]).max(base);
+                    if odd {
+                        time |= 1;
+                    }
+                    if paired && time == self.rising.edge && self.pairing_blocks(spec, b) {
+                        time = time.wrapping_add(1);
+                    }
+                    let key = time.wrapping_sub(t) << AGE_BITS | ages[b];
+                    if key < found.0 {
+                        found = (key, b);
+                    }
+                }
+                w = w.wrapping_add(1);
+                if w << 6 >= hi {
+                    break;
                 }
             }
+        }
+        *best = found;
+    }
+
+    /// Best (key, bank) over the hit lists of direction `d`.
+    #[inline]
+    fn scan_col<const HALF: bool>(&self, spec: &DramSpec, d: usize, t: u64, before: u64) -> (u64, usize) {
+        let mut best = (bound(t, before), NONE);
+        if any(&self.col[d]) {
+            let cmd = if d == 0 { RD } else { WR };
+            self.scan(spec, cmd, &self.col[d], &self.hit_seq[d], t, HALF, false, &mut best);
         }
         best
     }
 
     /// Best (key, bank) over precharges and activates of direction `d`.
     #[inline]
-    fn scan_row<const HALF: bool>(&self, spec: &DramSpec, d: usize, t: u64, activate: bool) -> (u64, usize) {
-        let tb = &spec.table;
-        let mut best = (NEVER, 0);
-        let group = &self.group_ready[PRE * tb.groups..(PRE + 1) * tb.groups];
-        let bank = &self.bank_ready[PRE * tb.banks..(PRE + 1) * tb.banks];
-        for w in 0..tb.banks.div_ceil(64) {
-            let mut m = self.pre[d][w];
-            while m != 0 {
-                let b = w * 64 + m.trailing_zeros() as usize;
-                m &= m - 1;
-                let mut time = group[b >> tb.bank_shift].max(bank[b]).max(t);
-                if HALF && time == self.rising.edge && self.pairing_blocks(spec, b) {
-                    time += 1;
-                }
-                let key = (time - t) << AGE_BITS | self.miss_seq[d][b];
-                if key < best.0 {
-                    best = (key, b);
-                }
-            }
+    fn scan_row<const HALF: bool>(
+        &self,
+        spec: &DramSpec,
+        d: usize,
+        t: u64,
+        activate: bool,
+        before: u64,
+    ) -> (u64, usize) {
+        let mut best = (bound(t, before), NONE);
+        if any(&self.pre[d]) {
+            self.scan(spec, PRE, &self.pre[d], &self.miss_seq[d], t, false, HALF, &mut best);
         }
-        if !activate {
-            return best;
-        }
-        let group = &self.group_ready[ACT * tb.groups..(ACT + 1) * tb.groups];
-        let bank = &self.bank_ready[ACT * tb.banks..(ACT + 1) * tb.banks];
-        for w in 0..tb.banks.div_ceil(64) {
-            let mut m = self.act[d][w];
-            while m != 0 {
-                let b = w * 64 + m.trailing_zeros() as usize;
-                m &= m - 1;
-                let mut time = group[b >> tb.bank_shift].max(bank[b]).max(t);
-                if HALF {
-                    time |= 1;
-                }
-                let key = (time - t) << AGE_BITS | self.miss_seq[d][b];
-                if key < best.0 {
-                    best = (key, b);
-                }
-            }
+        if activate && any(&self.act[d]) {
+            self.scan(spec, ACT, &self.act[d], &self.miss_seq[d], t, HALF, false, &mut best);
         }
         best
     }
@@ -791,7 +836,11 @@ impl Channel {
         if self.act2.is_some_and(|a| (d.lo..d.hi).contains(&a.bank)) {
             return NO_CAND;
         }
-        let mut time = self.ready_all(spec, cmd, lo, hi).max(t);
+        let scope = match spec.refresh {
+            Refresh::AllBank { level, .. } => level,
+            _ => spec.table.bank_level,
+        };
+        let mut time = self.ready_all(spec, cmd, lo, hi, scope).max(t);
         if HALF {
             if open {
                 let pc = if hi - lo == spec.table.banks && !d.single { u32::MAX } else { pc_of(spec, lo) };
@@ -809,7 +858,7 @@ impl Channel {
 
     #[inline]
     fn row_cand(&self, d: usize, t: u64, (key, b): (u64, usize)) -> Cand {
-        if key == NEVER {
+        if b == NONE {
             return NO_CAND;
         }
         let cmd = if self.state[b] == BankState::Open { Cmd::Pre } else { Cmd::Act };
@@ -818,7 +867,7 @@ impl Channel {
 
     #[inline]
     fn col_cand(&self, d: usize, t: u64, (key, b): (u64, usize)) -> Cand {
-        if key == NEVER {
+        if b == NONE {
             return NO_CAND;
         }
         let cmd = if d == 0 { Cmd::Rd } else { Cmd::Wr };
@@ -1050,8 +1099,7 @@ impl Channel {
                     for d in 0..2 {
                         set(&mut self.act[d], b, false);
                     }
-                    let aad = spec.timing.get("nAAD").copied().unwrap_or(0);
-                    self.act2 = Some(Act2 { entry: i, bank: b as u16, deadline: t + u64::from(aad) });
+                    self.act2 = Some(Act2 { entry: i, bank: b as u16, deadline: t + spec.table.act2_limit });
                 } else {
                     self.promote(i, b);
                     self.open(b, e.row);
@@ -1124,7 +1172,7 @@ impl Channel {
             self.stats.refreshes += 1;
             self.due.pop_front();
             if self.due.is_empty() {
-                self.refresh_time += t - self.due_since + spec.timing.get("nRFC").map_or(0, |&x| u64::from(x));
+                self.refresh_time += t - self.due_since + spec.table.refresh_ticks;
             }
         }
     }
@@ -1203,8 +1251,8 @@ impl Channel {
                 let other = if self.due.is_empty() {
                     self.set_write_mode(spec);
                     let d = usize::from(self.write_mode);
-                    let row = self.scan_row::<false>(spec, d, t, second.is_none());
-                    let col = self.scan_col::<false>(spec, d, t);
+                    let row = self.scan_row::<false>(spec, d, t, second.is_none(), c.time);
+                    let col = self.scan_col::<false>(spec, d, t, c.time);
                     if col.0 < row.0 { self.col_cand(d, t, col) } else { self.row_cand(d, t, row) }
                 } else {
                     self.best_due::<false>(spec, t)
@@ -1269,9 +1317,8 @@ impl Channel {
     }
 
     fn extend_wck(&mut self, spec: &DramSpec, write: bool, t: u64) {
-        let get = |n: &str| u64::from(spec.timing.get(n).copied().unwrap_or(0));
-        let latency = if write { get("nCWL") } else { get("nCL") };
-        self.wck_expiry = self.wck_expiry.max(t + latency + get("nBL_min") + get("nWCKPST"));
+        let span = if write { spec.table.wck_write } else { spec.table.wck_read };
+        self.wck_expiry = self.wck_expiry.max(t + span);
     }
 
     fn issue_act2<L: Log>(&mut self, spec: &DramSpec, t: u64, log: &mut L) {
@@ -1281,6 +1328,17 @@ impl Channel {
         self.touch(spec, Cmd::Act2, b, t);
         self.promote(a.entry, b);
         self.open(b, e.row);
+    }
+
+    #[inline]
+    fn best_row<const HALF: bool>(&self, spec: &DramSpec, free: bool, t: u64) -> Cand {
+        if free {
+            let d = usize::from(self.write_mode);
+            let r = self.scan_row::<HALF>(spec, d, t, true, NEVER);
+            self.row_cand(d, t, r)
+        } else {
+            self.best_due::<HALF>(spec, t)
+        }
     }
 
     /// A column and a row command per tick: HBM, HBM2 and, with `HALF`, HBM3 in half-clock ticks.
@@ -1299,43 +1357,39 @@ impl Channel {
             }
             let arrival = self.admit(spec, t, out);
             let mut col = self.best_active::<HALF>(spec, t);
-            let mut row;
-            if self.due.is_empty() {
+            let free = self.due.is_empty();
+            if free {
                 self.set_write_mode(spec);
-                let d = usize::from(self.write_mode);
                 if col.time > t {
-                    let c = self.scan_col::<HALF>(spec, d, t);
+                    let d = usize::from(self.write_mode);
+                    let c = self.scan_col::<HALF>(spec, d, t, col.time);
                     let c = self.col_cand(d, t, c);
                     if c.time < col.time {
                         col = c;
                     }
                 }
-                let r = self.scan_row::<HALF>(spec, d, t, true);
-                row = self.row_cand(d, t, r);
-            } else {
-                row = self.best_due::<HALF>(spec, t);
             }
-            let first = col.time.min(row.time);
-            if first > t {
-                let stop = arrival.min(self.next_refresh).min(end + 1);
-                if stop <= first {
-                    event = first;
-                    t = stop;
-                    continue;
+            let mut row = NO_CAND;
+            if col.time > t {
+                row = self.best_row::<HALF>(spec, free, t);
+                let first = col.time.min(row.time);
+                if first > t {
+                    let stop = arrival.min(self.next_refresh).min(end + 1);
+                    if stop <= first {
+                        event = first;
+                        t = stop;
+                        continue;
+                    }
+                    t = first;
                 }
-                t = first;
             }
             event = 0;
             if col.time == t {
                 self.issue::<false, L>(spec, col, t, out, log);
-                if self.due.is_empty() {
+                if free {
                     self.set_write_mode(spec);
-                    let d = usize::from(self.write_mode);
-                    let r = self.scan_row::<HALF>(spec, d, t, true);
-                    row = self.row_cand(d, t, r);
-                } else {
-                    row = self.best_due::<HALF>(spec, t);
                 }
+                row = self.best_row::<HALF>(spec, free, t);
             }
             if row.time == t {
                 if HALF && t & 1 == 1 {
@@ -1358,6 +1412,5 @@ impl Channel {
 
 #[inline]
 fn pc_of(spec: &DramSpec, bank: usize) -> u32 {
-    let pcs = spec.levels.get(1).copied().unwrap_or(1) as usize;
-    (bank * pcs / spec.table.banks) as u32
+    (bank >> spec.table.top_shift) as u32
 }

@@ -110,7 +110,7 @@ impl AddressMap {
     fn gather(segs: &[Seg], addr: u64) -> u64 {
         let mut v = 0;
         for s in segs {
-            v |= ((addr >> s.from) & s.mask) << s.to;
+            v |= (addr.wrapping_shr(s.from) & s.mask).wrapping_shl(s.to);
         }
         v
     }

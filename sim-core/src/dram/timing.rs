@@ -1,7 +1,11 @@
 //! The timing table in the form the channel runs on.
 //!
-//! All levels above the bank are collapsed into one ready time per (command, bank group): a rule at a higher level
-//! raises the ready times of every group below its node. What remains is two look-ups per question, group and bank.
+//! All levels are collapsed into three: *top* (rank or pseudo-channel, the channel where there is neither), bank group
+//! and bank. A rule at a level between or above raises the ready times of all nodes of the next kind below it. So a
+//! ready time is the maximum of three numbers, and most rules touch one.
+//!
+//! Refresh commands and the precharges for them are asked for rarely. Rules that delay only those are not applied when
+//! the earlier command issues; they are evaluated from the times of the last commands when a refresh is due (`late`).
 
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
@@ -19,36 +23,111 @@ pub(crate) struct Rule {
     pub ring: u32,
 }
 
+/// A rule whose node the command fixes: `target` waits `cycles`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Simple {
+    pub target: u8,
+    pub cycles: u32,
+}
+
+/// What one command does to ready times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effects {
+    /// At its own top node.
+    pub top: Vec<Simple>,
+    /// At its bank group.
+    pub group: Vec<Simple>,
+    /// At its bank.
+    pub bank: Vec<Simple>,
+    /// Windows at its top node.
+    pub windows: Vec<Rule>,
+    /// Everything else: other windows, siblings, levels that cover several nodes.
+    pub other: Vec<Rule>,
+    /// All rules as given, for commands to a whole scope.
+    pub all: Vec<Rule>,
+}
+
+/// A rule that delays a refresh or its precharge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late {
+    pub before: u8,
+    pub target: u8,
+    pub level: u8,
+    pub cycles: u32,
+}
+
 /// Compiled rules and the shape they refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timing {
-    /// Rules by the command that triggers them.
-    pub rules: Vec<Vec<Rule>>,
+    /// By the command that triggers them.
+    pub effects: Vec<Effects>,
+    pub late: Vec<Late>,
+    /// Whether the time of a command's last issue is needed by `late`.
+    pub stamped: Vec<bool>,
     pub banks: usize,
     pub groups: usize,
+    pub tops: usize,
     /// log2 of banks per group.
     pub bank_shift: u32,
-    /// log2 of groups below one node, for each level above the bank.
-    pub group_shift: Vec<u32>,
+    /// log2 of banks per top node.
+    pub top_shift: u32,
+    /// log2 of banks below one node, for each level down to the bank.
+    pub level_shift: Vec<u32>,
     /// Ring slots needed.
     pub ring_slots: usize,
     /// The bank level.
     pub bank_level: u8,
+    /// The top level.
+    pub top_level: u8,
+    /// LPDDR5: ticks from the first to the second half of an activate at most; from a read and from a write command to
+    /// the end of the data clock.
+    pub act2_limit: u64,
+    pub wck_read: u64,
+    pub wck_write: u64,
+    /// Ticks a refresh takes.
+    pub refresh_ticks: u64,
 }
 
 impl Timing {
     pub fn compile(spec: &DramSpec) -> Timing {
         let depth = spec.levels.len();
+        let bank_level = depth - 1;
         let banks: usize = spec.levels.iter().product::<u32>() as usize;
-        let bank_shift = spec.levels[depth - 1].trailing_zeros();
-        let groups = banks >> bank_shift;
-        let mut group_shift = vec![0; depth - 1];
+        let mut level_shift = vec![0; depth];
         let mut below = 0;
-        for l in (0..depth - 1).rev() {
-            group_shift[l] = below;
+        for l in (0..depth).rev() {
+            level_shift[l] = below;
             below += spec.levels[l].trailing_zeros();
         }
+        // The group is the parent of the bank; a hierarchy without one has the channel as top and as group.
+        let group_level = bank_level.saturating_sub(1);
+        let top_level = usize::from(depth >= 4);
+        let bank_shift = level_shift[group_level];
+        let top_shift = level_shift[top_level];
+        let get = |n: &str| u64::from(spec.timing.get(n).copied().unwrap_or(0));
+        let mut t = Timing {
+            effects: vec![Effects::default(); CMDS],
+            late: Vec::new(),
+            stamped: vec![false; CMDS],
+            banks,
+            groups: banks >> bank_shift,
+            tops: banks >> top_shift,
+            bank_shift,
+            top_shift,
+            level_shift,
+            ring_slots: 0,
+            bank_level: bank_level as u8,
+            top_level: top_level as u8,
+            act2_limit: get("nAAD"),
+            wck_read: get("nCL") + get("nBL_min") + get("nWCKPST"),
+            wck_write: get("nCWL") + get("nBL_min") + get("nWCKPST"),
+            refresh_ticks: match spec.refresh {
+                Refresh::PerBank { .. } => get("nRFCpb"),
+                _ => get("nRFC"),
+            },
+        };
         let mut used = [false; CMDS];
+        let mut late = [false; CMDS];
         for c in [Cmd::Act, Cmd::Act2, Cmd::Pre, Cmd::CasRd, Cmd::CasWr, Cmd::Rd, Cmd::Wr] {
             used[c as usize] = true;
         }
@@ -56,58 +135,85 @@ impl Timing {
             used[Cmd::RdA as usize] = true;
             used[Cmd::WrA as usize] = true;
         }
-        match spec.refresh {
-            Refresh::None => {}
-            Refresh::AllBank { .. } => {
-                used[Cmd::PreAll as usize] = true;
-                used[Cmd::RefAll as usize] = true;
-            }
-            Refresh::PerBank { .. } => used[Cmd::RefBank as usize] = true,
-        }
-        let mut t = Timing {
-            rules: vec![Vec::new(); CMDS],
-            banks,
-            groups,
-            bank_shift,
-            group_shift,
-            ring_slots: 0,
-            bank_level: depth as u8 - 1,
+        let refresh: &[Cmd] = match spec.refresh {
+            Refresh::None => &[],
+            Refresh::AllBank { .. } => &[Cmd::PreAll, Cmd::RefAll],
+            Refresh::PerBank { .. } => &[Cmd::RefBank],
         };
+        for &c in refresh {
+            used[c as usize] = true;
+            late[c as usize] = true;
+        }
         // A rule of 0 ticks never binds; on a bus of one command per tick a rule of 1 tick never binds.
         let floor = match spec.bus {
             Bus::Single | Bus::Lpddr => 1,
             Bus::Dual | Bus::DualHalf => 0,
         };
         for c in spec.constraints.iter().filter(|c| c.cycles > floor || (c.window > 1 && c.cycles > 0)) {
+            // A level with one node under each parent is the parent.
+            let mut level = c.level as usize;
+            if c.sibling && (level == 0 || spec.levels[level] == 1) {
+                continue;
+            }
+            while !c.sibling && level > top_level && level < bank_level && spec.levels[level] == 1 {
+                level -= 1;
+            }
+            if !c.sibling && level == 0 && t.tops == 1 {
+                level = top_level;
+            }
             for &b in c.before.iter().filter(|&&b| used[b as usize]) {
                 for &a in c.after.iter().filter(|&&a| used[a as usize]) {
-                    let rules = &mut t.rules[b as usize];
-                    let same = rules.iter_mut().find(|r| {
-                        r.target == a as u8 && r.level == c.level && r.sibling == c.sibling && r.window == 1
-                    });
-                    if c.window == 1
-                        && let Some(r) = same
-                    {
-                        r.cycles = r.cycles.max(c.cycles);
+                    if late[a as usize] && c.window == 1 && !c.sibling {
+                        t.stamped[b as usize] = true;
+                        t.late.push(Late {
+                            before: b as u8,
+                            target: a as u8,
+                            level: level as u8,
+                            cycles: c.cycles,
+                        });
                         continue;
                     }
-                    let mut ring = 0;
-                    if c.window > 1 {
-                        ring = t.ring_slots as u32;
-                        let nodes = if c.level == t.bank_level { banks } else { groups >> t.group_shift[c.level as usize] };
-                        t.ring_slots += nodes * c.window as usize;
-                    }
-                    rules.push(Rule {
-                        target: a as u8,
-                        level: c.level,
-                        cycles: c.cycles,
-                        window: c.window,
-                        sibling: c.sibling,
-                        ring,
-                    });
+                    t.add(b, a, level as u8, c.cycles, c.window, c.sibling);
+                }
+            }
+        }
+        for e in &mut t.effects {
+            for r in &e.all {
+                let simple = Simple { target: r.target, cycles: r.cycles };
+                // A rule that a wider and stronger one covers never binds.
+                let covered = e.all.iter().any(|w| {
+                    w.window == 1 && !w.sibling && !r.sibling && w.target == r.target && w.level < r.level && w.cycles >= r.cycles
+                });
+                if r.window == 1 && covered {
+                    continue;
+                }
+                match r.level as usize {
+                    l if l == top_level && r.window > 1 && !r.sibling => e.windows.push(*r),
+                    _ if r.window > 1 || r.sibling => e.other.push(*r),
+                    l if l == bank_level => e.bank.push(simple),
+                    l if l == top_level => e.top.push(simple),
+                    l if l == group_level => e.group.push(simple),
+                    _ => e.other.push(*r),
                 }
             }
         }
         t
+    }
+
+    fn add(&mut self, before: Cmd, after: Cmd, level: u8, cycles: u32, window: u8, sibling: bool) {
+        let all = &mut self.effects[before as usize].all;
+        let same = |r: &&mut Rule| r.target == after as u8 && r.level == level && r.sibling == sibling && r.window == 1;
+        if window == 1
+            && let Some(r) = all.iter_mut().find(same)
+        {
+            r.cycles = r.cycles.max(cycles);
+            return;
+        }
+        let mut ring = 0;
+        if window > 1 {
+            ring = self.ring_slots as u32;
+            self.ring_slots += (self.banks >> self.level_shift[level as usize]) * window as usize;
+        }
+        all.push(Rule { target: after as u8, level, cycles, window, sibling, ring });
     }
 }

@@ -84,6 +84,10 @@ pub mod code {
     pub const NOT_MODELLED: &str = "machine.not_modelled";
     /// A file that the description names cannot be read.
     pub const FILE: &str = "machine.file";
+    /// A DRAM device that is none.
+    pub const DEVICE: &str = "machine.device";
+    /// A network that cannot be built.
+    pub const NETWORK: &str = "machine.network";
     /// No preset has this name.
     pub const UNKNOWN_PRESET: &str = "machine.unknown_preset";
 }

@@ -52,7 +52,7 @@ impl Machine {
     ///
     /// None for a machine that came from here; a hand-built one may hold numbers JSON cannot.
     pub fn to_value(&self) -> Result<Value, MachineError> {
-        RawMachine::from(self).to_tree()
+        RawMachine::try_from(self)?.to_tree()
     }
 
     /// The canonical form as YAML. Reading it gives an equal machine.
@@ -98,14 +98,40 @@ impl Machine {
         let mut tree = self.to_value()?;
         for (path, value) in overrides {
             let path = path.as_ref();
-            if schema::key(path).is_none() {
+            let Some(key) = schema::key_around(path) else {
                 return Err(schema::unknown(path));
+            };
+            // Another device has other requests and another clock.
+            if key.path == "dram.model"
+                || path == key.path && path == "dram.device"
+                || path.starts_with("dram.device.dram")
+            {
+                for path in ["dram.request_bytes", "clocks.dram_mhz"] {
+                    if !overrides.iter().any(|(other, _)| other.as_ref() == path) {
+                        schema::remove(&mut tree, path);
+                    }
+                }
+            }
+            // An element of a list that is not spelt out yet.
+            if key.path == "cores.partition"
+                && path != key.path
+                && schema::get(&tree, key.path).is_none()
+            {
+                let zeros = vec![0; self.cores.count as usize];
+                schema::set(&mut tree, key.path, serde_json::json!(zeros));
             }
             let value = text::parse(value.as_ref()).map_err(|error| MachineError {
                 path: path.to_owned(),
                 ..error
             })?;
-            schema::set(&mut tree, path, value);
+            if !schema::set(&mut tree, path, value) {
+                return Err(
+                    MachineError::new(code::UNKNOWN_KEY, path, "no such place").hint(format!(
+                        "{} is not a map here, or has fewer elements",
+                        key.path
+                    )),
+                );
+            }
         }
         for key in KEYS {
             let Some((selector, words)) = key.only_if else {
@@ -116,7 +142,8 @@ impl Machine {
                 // A removed selector falls back to its default.
                 _ => default_word(selector),
             };
-            let overridden = overrides.iter().any(|(path, _)| path.as_ref() == key.path);
+            let inside = |path: &str| schema::key_around(path).is_some_and(|k| k.path == key.path);
+            let overridden = overrides.iter().any(|(path, _)| inside(path.as_ref()));
             if !words.contains(&chosen.as_str()) && !overridden {
                 schema::remove(&mut tree, key.path);
             }

@@ -19,16 +19,22 @@
 //! # Ok::<(), tilesim_core::machine::MachineError>(())
 //! ```
 
+mod device;
 mod error;
 pub mod import;
 mod load;
+mod peaks;
+mod presets;
 mod raw;
 pub mod schema;
 mod spec;
 mod text;
 
+pub use device::{BankedDevice, DEVICES};
 pub use error::{MachineError, code};
 pub use load::{Loaded, MachineDigest, Origin, load};
+pub use peaks::Peaks;
+pub use presets::{PRESETS, Preset};
 pub use spec::*;
 pub use text::{MAX_DEPTH, MAX_NODES, MAX_TEXT_BYTES};
 

@@ -4,9 +4,11 @@
 //! spelt out, in the order of the schema's table. It does not depend on what the file left to
 //! defaults, on comments or on the order of its keys.
 
+use super::device::BankedDevice;
 use super::error::{MachineError, code};
 use super::schema::{self, KEYS, get, mhz_value, set};
 use super::spec::*;
+use crate::noc::{FlitNetworkSpec, NetworkParams, RouterParams, Topology};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -85,7 +87,15 @@ enum RawResidency {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "model", rename_all = "snake_case", deny_unknown_fields)]
 enum RawNoc {
-    Simple { latency_cycles: u32 },
+    Simple {
+        latency_cycles: u32,
+    },
+    Flit {
+        topology: Value,
+        router: Value,
+        flit_bytes: u32,
+        injection_queue_flits: u32,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,11 +121,15 @@ enum RawDramModel {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes_per_cycle: Option<f64>,
     },
+    Banked {
+        device: Value,
+    },
 }
 
 impl RawMachine {
     /// Reads a tree in this project's schema.
-    pub(super) fn from_tree(tree: Value) -> Result<RawMachine, MachineError> {
+    pub(super) fn from_tree(mut tree: Value) -> Result<RawMachine, MachineError> {
+        device_defaults(&mut tree)?;
         let tree = schema::complete(tree)?;
         // The table has checked every key and value; what serde still refuses is a hole in it.
         serde_json::from_value(tree)
@@ -136,6 +150,86 @@ impl RawMachine {
         }
         Ok(tree)
     }
+}
+
+/// Fills in what a banked device says of its requests and its clock, where the file does not.
+fn device_defaults(tree: &mut Value) -> Result<(), MachineError> {
+    let given = |path: &str| get(tree, path).filter(|value| !value.is_null());
+    let Some(device) = given("dram.device") else {
+        return Ok(());
+    };
+    if given_word(tree, "dram.model") != Some("banked")
+        || !(device.is_object() || device.is_string())
+    {
+        return Ok(());
+    }
+    let device = BankedDevice::from_tree(device)?;
+    let request = given("dram.request_bytes").is_none();
+    let clock = given("clocks.dram_mhz").is_none() && given("clocks").is_some_and(Value::is_object);
+    if request {
+        set(tree, "dram.request_bytes", json!(device.spec().tx_bytes()));
+    }
+    if clock {
+        // Whole picoseconds mean PyTorchSim's clocks, which are whole MHz too.
+        let rounded = given_word(tree, "clocks.periods") == Some("whole_picoseconds");
+        let khz = if rounded {
+            device.clock_mhz() * 1000
+        } else {
+            device.clock_khz()
+        };
+        set(tree, "clocks.dram_mhz", mhz_value(khz));
+    }
+    set(tree, "dram.device", device.tree().clone());
+    Ok(())
+}
+
+fn given_word<'t>(tree: &'t Value, path: &str) -> Option<&'t str> {
+    get(tree, path).and_then(Value::as_str)
+}
+
+/// A network, from its part of the tree.
+fn network(
+    topology: Value,
+    router: Value,
+    flit_bytes: u32,
+    injection_queue_flits: u32,
+) -> Result<FlitNetworkSpec, MachineError> {
+    let topology = part::<Topology>("noc.topology", topology)?;
+    let router = part::<RouterParams>("noc.router", router)?;
+    let params = NetworkParams {
+        topology,
+        router,
+        flit_bytes,
+        injection_queue_flits,
+    };
+    FlitNetworkSpec::try_from(params).map_err(|error| {
+        MachineError::new(code::NETWORK, format!("noc.{}", error.path), error.message)
+    })
+}
+
+/// Reads a part whose keys serde knows, with a suggestion for a misspelt one.
+fn part<T: serde::de::DeserializeOwned>(path: &str, value: Value) -> Result<T, MachineError> {
+    serde_json::from_value(value).map_err(|error| {
+        let said = error.to_string();
+        // serde says: unknown field `a`, expected one of `b`, `c`
+        let mut words = said.split('`').skip(1).step_by(2);
+        let unknown = said.starts_with("unknown field") || said.starts_with("unknown variant");
+        match words.next() {
+            Some(word) if unknown => {
+                let error = MachineError::new(
+                    code::UNKNOWN_KEY,
+                    format!("{path}.{}", word.chars().take(80).collect::<String>()),
+                    "no such key",
+                );
+                let others: Vec<&str> = words.collect();
+                match super::text::nearest(word, others.iter().copied()) {
+                    Some(near) => error.hint(format!("did you mean '{near}'?")),
+                    None => error.hint(format!("known here: {}", others.join(", "))),
+                }
+            }
+            _ => MachineError::new(code::WRONG_TYPE, path, said),
+        }
+    })
 }
 
 impl TryFrom<RawMachine> for Machine {
@@ -198,6 +292,17 @@ impl TryFrom<RawMachine> for Machine {
                 RawNoc::Simple { latency_cycles } => NocSpec::Simple {
                     latency: latency_cycles,
                 },
+                RawNoc::Flit {
+                    topology,
+                    router,
+                    flit_bytes,
+                    injection_queue_flits,
+                } => {
+                    let network = network(topology, router, flit_bytes, injection_queue_flits)?;
+                    NocSpec::Flit {
+                        network: Box::new(network),
+                    }
+                }
             },
             l2: match raw.l2 {
                 RawL2::None {} => None,
@@ -214,6 +319,9 @@ impl TryFrom<RawMachine> for Machine {
                         latency: latency_cycles,
                         bytes_per_cycle,
                     },
+                    RawDramModel::Banked { device } => DramModel::Banked {
+                        device: Box::new(BankedDevice::from_tree(&device)?),
+                    },
                 },
             },
             dispatch: raw.dispatch,
@@ -223,8 +331,10 @@ impl TryFrom<RawMachine> for Machine {
     }
 }
 
-impl From<&Machine> for RawMachine {
-    fn from(machine: &Machine) -> RawMachine {
+impl TryFrom<&Machine> for RawMachine {
+    type Error = MachineError;
+
+    fn try_from(machine: &Machine) -> Result<RawMachine, MachineError> {
         let cores = &machine.cores;
         let (residency, max_residents, resources) = match cores.residency {
             Residency::Shared { max } => (RawResidency::Shared, max, None),
@@ -236,7 +346,7 @@ impl From<&Machine> for RawMachine {
             } => (RawResidency::Resources, max, Some((registers, threads))),
         };
         let mhz = |khz: u64| khz as f64 / 1000.0;
-        RawMachine {
+        Ok(RawMachine {
             version: 1,
             name: machine.name.clone(),
             clocks: RawClocks {
@@ -280,29 +390,47 @@ impl From<&Machine> for RawMachine {
                 threads: resources.map(|(_, threads)| threads),
                 injection_ports: cores.injection_ports,
             },
-            noc: match machine.noc {
+            noc: match &machine.noc {
                 NocSpec::Simple { latency } => RawNoc::Simple {
-                    latency_cycles: latency,
+                    latency_cycles: *latency,
                 },
+                NocSpec::Flit { network } => {
+                    let params = network.params();
+                    RawNoc::Flit {
+                        topology: tree_of("noc.topology", &params.topology)?,
+                        router: tree_of("noc.router", &params.router)?,
+                        flit_bytes: params.flit_bytes,
+                        injection_queue_flits: params.injection_queue_flits,
+                    }
+                }
             },
             l2: RawL2::None {},
             dram: RawDram {
                 channels: machine.dram.channels,
                 request_bytes: machine.dram.request_bytes,
                 channel_map: machine.dram.channel_map,
-                model: match machine.dram.model {
+                model: match &machine.dram.model {
                     DramModel::Simple {
                         latency,
                         bytes_per_cycle,
                     } => RawDramModel::Simple {
-                        latency_cycles: latency,
-                        bytes_per_cycle,
+                        latency_cycles: *latency,
+                        bytes_per_cycle: *bytes_per_cycle,
+                    },
+                    DramModel::Banked { device } => RawDramModel::Banked {
+                        device: device.tree().clone(),
                     },
                 },
             },
             dispatch: machine.dispatch,
-        }
+        })
     }
+}
+
+/// A part as a tree; it fails only for numbers that JSON cannot hold.
+fn tree_of<T: Serialize>(path: &str, value: &T) -> Result<Value, MachineError> {
+    serde_json::to_value(value)
+        .map_err(|error| MachineError::new(code::WRONG_TYPE, path, error.to_string()))
 }
 
 /// Refuses values that are each good but contradict each other, and machines beyond the limits.
@@ -381,6 +509,52 @@ fn consistent(machine: &Machine) -> Result<(), MachineError> {
         count * u64::from(cores.systolic_arrays) * u64::from(cores.weight_slots),
         schema::MAX_WEIGHT_SLOTS,
     )?;
+    if let NocSpec::Flit { network } = &machine.noc {
+        let needed = ports + u64::from(machine.dram.channels);
+        if u64::from(network.nodes()) < needed {
+            return contradiction(
+                "noc.topology",
+                format!(
+                    "{} nodes do not hold {ports} core ports and {} channels",
+                    network.nodes(),
+                    machine.dram.channels
+                ),
+            );
+        }
+    }
+    if let DramModel::Banked { device } = &machine.dram.model {
+        let spec = device.spec();
+        if machine.dram.request_bytes != spec.tx_bytes() {
+            return contradiction(
+                "dram.request_bytes",
+                format!(
+                    "{line} bytes, but the device moves {} a burst",
+                    spec.tx_bytes()
+                ),
+            )
+            .map_err(|error| error.hint("remove it: the device says it"));
+        }
+        // Both the rounded MHz that PyTorchSim uses and the kHz of the period are the device's clock.
+        let khz = machine.clocks.dram_khz;
+        if khz != device.clock_khz() && khz != device.clock_mhz() * 1000 {
+            return contradiction(
+                "clocks.dram_mhz",
+                format!(
+                    "{} MHz, but the device's clock is {} MHz (tCK {} ps)",
+                    mhz_value(khz),
+                    device.clock_mhz(),
+                    spec.tck_ps()
+                ),
+            )
+            .map_err(|error| error.hint("remove it: the device says it"));
+        }
+        limit(
+            "dram.channels",
+            "channels x banks",
+            u64::from(machine.dram.channels) * u64::from(spec.banks()),
+            schema::MAX_BANKS,
+        )?;
+    }
     let residents = match cores.residency {
         Residency::Shared { max } | Residency::Safe { max } | Residency::Resources { max, .. } => {
             max

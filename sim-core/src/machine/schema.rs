@@ -3,6 +3,7 @@
 //! come from it, so that they cannot disagree.
 
 use super::error::{MachineError, code};
+use super::spec::Machine;
 use super::text::{nearest, show};
 use serde_json::{Map, Value, json};
 
@@ -41,6 +42,11 @@ pub enum Kind {
     Text {
         /// Longest.
         max_bytes: usize,
+    },
+    /// A tree of its own, described elsewhere; `or_name`: or the name of one that comes with us.
+    Tree {
+        /// Whether a name will do.
+        or_name: bool,
     },
     /// A list of whole numbers.
     Integers {
@@ -97,10 +103,14 @@ pub const MAX_PORT_CHANNEL_PAIRS: u64 = 1 << 22;
 pub const MAX_ARRAYS_PER_CORE: u64 = 256;
 /// Most weight slots of all cores together.
 pub const MAX_WEIGHT_SLOTS: u64 = 1 << 20;
+/// Most DRAM banks of all channels together.
+pub const MAX_BANKS: u64 = 1 << 16;
 /// Most resident work-items of all cores together.
 pub const MAX_RESIDENTS: u64 = 1 << 16;
 
 const SIMPLE: &[&str] = &["simple"];
+const FLIT: &[&str] = &["flit"];
+const BANKED: &[&str] = &["banked"];
 
 /// Every key, in the order of the canonical form.
 pub const KEYS: &[Key] = &[
@@ -354,10 +364,16 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "noc.model",
-        kind: Kind::Choice(&[(
-            "simple",
-            "a latency, and one packet per destination port and NoC cycle",
-        )]),
+        kind: Kind::Choice(&[
+            (
+                "simple",
+                "a latency, and one packet per destination port and NoC cycle",
+            ),
+            (
+                "flit",
+                "routers and links, flit by flit: crossbar, fly, mesh, chiplet or any graph",
+            ),
+        ]),
         unit: "",
         absent: Absent::Default("\"simple\""),
         only_if: None,
@@ -373,6 +389,44 @@ pub const KEYS: &[Key] = &[
         absent: Absent::Default("1"),
         only_if: Some(("noc.model", SIMPLE)),
         doc: "From port to port.",
+    },
+    Key {
+        path: "noc.topology",
+        kind: Kind::Tree { or_name: false },
+        unit: "",
+        absent: Absent::Required,
+        only_if: Some(("noc.model", FLIT)),
+        doc: "Shape of the network, one of: crossbar {ports}, fly {k, n}, mesh {k, n}, chiplet {cores, memories, links, link_latency, link_cycles_per_flit}, graph {routers}. Its first nodes are the cores' ports, core by core, the next ones the channels.",
+    },
+    Key {
+        path: "noc.router",
+        kind: Kind::Tree { or_name: false },
+        unit: "",
+        absent: Absent::Default("{}"),
+        only_if: Some(("noc.model", FLIT)),
+        doc: "Routers and links: vcs, vc_buffer_flits, routing_delay, crossbar_delay, credit_delay and link_latency (NoC cycles), vc_allocator and switch_allocator (islip or separable_input_first), read_request_vcs and the like ({first, last}).",
+    },
+    Key {
+        path: "noc.flit_bytes",
+        kind: Kind::Integer {
+            min: 1,
+            max: 65_536,
+        },
+        unit: "bytes",
+        absent: Absent::Default("32"),
+        only_if: Some(("noc.model", FLIT)),
+        doc: "Payload of one flit.",
+    },
+    Key {
+        path: "noc.injection_queue_flits",
+        kind: Kind::Integer {
+            min: 0,
+            max: 1 << 20,
+        },
+        unit: "flits",
+        absent: Absent::Default("0"),
+        only_if: Some(("noc.model", FLIT)),
+        doc: "Flits that a node may have waiting for injection; 0: no limit.",
     },
     Key {
         path: "l2.model",
@@ -414,7 +468,13 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "dram.model",
-        kind: Kind::Choice(&[("simple", "a fixed latency under a bandwidth cap")]),
+        kind: Kind::Choice(&[
+            ("simple", "a fixed latency under a bandwidth cap"),
+            (
+                "banked",
+                "command-level bank state machines behind a controller",
+            ),
+        ]),
         unit: "",
         absent: Absent::Default("\"simple\""),
         only_if: None,
@@ -440,6 +500,14 @@ pub const KEYS: &[Key] = &[
         doc: "Bandwidth of one channel.",
     },
     Key {
+        path: "dram.device",
+        kind: Kind::Tree { or_name: true },
+        unit: "",
+        absent: Absent::Required,
+        only_if: Some(("dram.model", BANKED)),
+        doc: "The device and its controller, in Ramulator 2's form (keys impl, dram, ...), or the name of one of sim-core/machines/devices. dram.request_bytes and clocks.dram_mhz default to the device's, and must not contradict it.",
+    },
+    Key {
         path: "dispatch",
         kind: Kind::Choice(&[
             (
@@ -460,6 +528,16 @@ pub fn key(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
+/// The key that a path lies in: the key itself, or a place inside a tree or list.
+pub fn key_around(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| {
+        let inside = path
+            .strip_prefix(key.path)
+            .is_some_and(|rest| rest.starts_with('.'));
+        key.path == path || inside && matches!(key.kind, Kind::Tree { .. } | Kind::Integers { .. })
+    })
+}
+
 /// The names of sections, in the order of the canonical form.
 fn sections() -> Vec<&'static str> {
     let mut sections = Vec::new();
@@ -473,33 +551,37 @@ fn sections() -> Vec<&'static str> {
     sections
 }
 
-/// The value at a path of at most two segments.
+/// The value at the path of a key.
 pub(super) fn get<'v>(tree: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.')
         .try_fold(tree, |value, segment| value.get(segment))
 }
 
-/// Sets the value at a path of at most two segments, creating its section.
-pub(super) fn set(tree: &mut Value, path: &str, value: Value) {
-    let (section, name) = match path.split_once('.') {
-        Some((section, name)) => (Some(section), name),
-        None => (None, path),
-    };
-    let Value::Object(root) = tree else { return };
-    let map = match section {
-        None => root,
-        Some(section) => {
-            let entry = root.entry(section).or_insert(Value::Null);
-            if entry.is_null() {
-                *entry = Value::Object(Map::new());
+/// Sets the value at a path, creating the maps on the way to it. A number goes into a list if there
+/// is an element of that index.
+pub(super) fn set(tree: &mut Value, path: &str, value: Value) -> bool {
+    let Some((first, rest)) = path.split_once('.') else {
+        return match slot(tree, path) {
+            Some(slot) => {
+                *slot = value;
+                true
             }
-            match entry {
-                Value::Object(map) => map,
-                _ => return,
-            }
-        }
+            None => false,
+        };
     };
-    map.insert(name.to_owned(), value);
+    slot(tree, first).is_some_and(|inner| set(inner, rest, value))
+}
+
+/// The place of one path segment inside a map, a list or nothing yet.
+fn slot<'v>(tree: &'v mut Value, name: &str) -> Option<&'v mut Value> {
+    if tree.is_null() {
+        *tree = Value::Object(Map::new());
+    }
+    match tree {
+        Value::Object(map) => Some(map.entry(name).or_insert(Value::Null)),
+        Value::Array(list) => list.get_mut(name.parse::<usize>().ok()?),
+        _ => None,
+    }
 }
 
 /// Removes the value at a path of at most two segments.
@@ -543,6 +625,9 @@ pub(super) fn unknown(path: &str) -> MachineError {
         });
     let shown: String = path.chars().take(80).collect();
     let error = MachineError::new(code::UNKNOWN_KEY, shown, "no such key");
+    if sections().contains(&path) {
+        return error.hint("it is a section: name a key in it");
+    }
     match near {
         Some(near) => error.hint(format!("did you mean '{near}'?")),
         None => error.hint("docs/machine-schema.json lists every key"),
@@ -737,6 +822,12 @@ fn check(key: &Key, value: &Value) -> Result<Value, MachineError> {
             }
             Ok(value.clone())
         }
+        Kind::Tree { or_name } => match value {
+            Value::Object(_) => Ok(value.clone()),
+            Value::String(_) if or_name => Ok(value.clone()),
+            _ if or_name => Err(wrong("a name or a tree of keys")),
+            _ => Err(wrong("a tree of keys")),
+        },
         Kind::Integers { max_len, max } => {
             let list = value
                 .as_array()
@@ -745,7 +836,7 @@ fn check(key: &Key, value: &Value) -> Result<Value, MachineError> {
                 return Err(range(format!("a list of at most {max_len} numbers")));
             }
             for (index, element) in list.iter().enumerate() {
-                if !element.as_u64().is_some_and(|n| n <= max) {
+                if element.as_u64().is_none_or(|n| n > max) {
                     return Err(MachineError::new(
                         code::OUT_OF_RANGE,
                         format!("{}[{index}]", key.path),
@@ -767,7 +858,7 @@ pub(super) fn khz_of_mhz(mhz: f64) -> Option<u64> {
 
 /// A frequency in kHz as a value in MHz.
 pub(super) fn mhz_value(khz: u64) -> Value {
-    if khz % 1000 == 0 {
+    if khz.is_multiple_of(1000) {
         json!(khz / 1000)
     } else {
         json!(khz as f64 / 1000.0)
@@ -882,6 +973,8 @@ fn property(key: &Key) -> Value {
             json!({"enum": words.iter().map(|(word, _)| *word).collect::<Vec<_>>()})
         }
         Kind::Text { max_bytes } => json!({"type": "string", "maxLength": max_bytes}),
+        Kind::Tree { or_name: false } => json!({"type": "object"}),
+        Kind::Tree { or_name: true } => json!({"type": ["object", "string"]}),
         Kind::Integers { max_len, max } => json!({
             "type": "array",
             "maxItems": max_len,
@@ -924,7 +1017,7 @@ fn describe(key: &Key) -> Vec<String> {
             lines.push(format!("At most {max}; a text such as '16 MiB' will do."));
         }
         Kind::Text { max_bytes } => lines.push(format!("At most {max_bytes} bytes.")),
-        Kind::Integers { .. } => {}
+        Kind::Integers { .. } | Kind::Tree { .. } => {}
     }
     lines.push(match key.absent {
         Absent::Required => "Required.".to_owned(),
@@ -938,9 +1031,14 @@ fn describe(key: &Key) -> Vec<String> {
     lines
 }
 
-/// The commented reference file: every key with its documentation and the value of `example`, a
-/// completed tree. `sim-core/machines/reference.yaml` is this text.
-pub(super) fn reference_yaml(example: &Value) -> String {
+/// The commented reference file: every key with its documentation and its value in `example`.
+/// `sim-core/machines/reference.yaml` is this text for the defaults.
+///
+/// # Errors
+///
+/// As [`Machine::to_value`].
+pub fn reference_yaml(example: &Machine) -> Result<String, MachineError> {
+    let example = &example.to_value()?;
     let mut out = String::from(
         "# Every key of a tilesim machine file. This text is generated from the schema's table\n\
          # (sim-core/src/machine/schema.rs); a test keeps it so. Keys that do not apply to the values\n\
@@ -969,5 +1067,5 @@ pub(super) fn reference_yaml(example: &Value) -> String {
             None => out.push_str(&format!("{indent}# {name}:\n")),
         }
     }
-    out
+    Ok(out)
 }

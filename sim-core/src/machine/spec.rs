@@ -2,7 +2,9 @@
 //!
 //! Every figure is in the unit its name or doc states. A [`Machine`] is immutable once built.
 
-use serde::{Deserialize, Serialize};
+use super::device::BankedDevice;
+use crate::noc::{FlitNetworkSpec, NetworkParams};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A modelled machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -125,6 +127,21 @@ pub enum NocSpec {
         /// NoC cycles from port to port.
         latency: u32,
     },
+    /// Routers and links, flit by flit. The cores' ports are its first nodes, the channels the next.
+    Flit {
+        /// The network.
+        #[serde(deserialize_with = "flit_network")]
+        network: Box<FlitNetworkSpec>,
+    },
+}
+
+fn flit_network<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Box<FlitNetworkSpec>, D::Error> {
+    let params = NetworkParams::deserialize(deserializer)?;
+    FlitNetworkSpec::try_from(params)
+        .map(Box::new)
+        .map_err(serde::de::Error::custom)
 }
 
 /// L2 model (sectored cache in slices, one per channel). No model reads it yet.
@@ -164,6 +181,11 @@ pub enum DramModel {
         latency: u32,
         /// Bytes per DRAM cycle and channel; `None`: no cap beyond one request a cycle.
         bytes_per_cycle: Option<f64>,
+    },
+    /// Command-level bank state machines behind a controller.
+    Banked {
+        /// The device and its controller, the same for every channel.
+        device: Box<BankedDevice>,
     },
 }
 

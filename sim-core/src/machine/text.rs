@@ -62,6 +62,11 @@ fn parse_as<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, MachineError>
             _ => String::new(),
         };
         let said = first_line(&error.to_string());
+        // The place is the path; the parser says it once more.
+        let said = match said.rfind(" at line ") {
+            Some(end) => said[..end].to_owned(),
+            None => said,
+        };
         if matches!(error.without_snippet(), serde_saphyr::Error::Budget { .. }) {
             MachineError::new(code::TOO_COMPLEX, path, said).hint(format!(
                 "one document, no anchors or aliases, at most {MAX_DEPTH} levels and {MAX_NODES} nodes"
@@ -153,7 +158,7 @@ fn distance(a: &str, b: &str) -> usize {
 /// A value as a short text for messages.
 pub(super) fn show(value: &Value) -> String {
     let text = match value {
-        Value::String(text) => format!("'{text}'"),
+        Value::String(text) => format!("'{}'", text.escape_debug()),
         other => other.to_string(),
     };
     if text.chars().count() > 60 {

@@ -29,7 +29,6 @@ pub struct Measured {
     pub latency: f64,
     /// Flits per node and cycle delivered in the measured window.
     pub accepted: f64,
-    pub hops: f64,
 }
 
 /// Every node creates a packet with probability `rate / flits` in each cycle, for any node (itself
@@ -48,8 +47,8 @@ pub fn uniform(
     let mut network = FlitNetwork::new(spec);
     let mut random = Random(seed);
     let mut out: Vec<Delivery> = vec![];
-    let mut created: Vec<(u64, u32, u32)> = vec![];
-    let (mut sum, mut count, mut hops, mut accepted) = (0u64, 0u64, 0u64, 0u64);
+    let mut created: Vec<(u64, u32)> = vec![];
+    let (mut sum, mut count, mut accepted) = (0u64, 0u64, 0u64);
     let mut wanted = 0u64;
     let end = warm_up + window;
     let mut now = 0;
@@ -58,7 +57,7 @@ pub fn uniform(
             if random.chance(rate / f64::from(flits)) {
                 let dst = random.below(u64::from(nodes)) as u32;
                 network.push(now, src, dst, flits, created.len() as u32);
-                created.push((now, src, dst));
+                created.push((now, dst));
                 wanted += u64::from((warm_up..end).contains(&now));
             }
         }
@@ -66,19 +65,17 @@ pub fn uniform(
         out.clear();
         network.advance(spec, now, &mut out);
         for d in &out {
-            let (at, src, dst) = created[d.tag as usize];
+            let (at, dst) = created[d.tag as usize];
             assert_eq!(d.dst, dst);
             accepted += u64::from((warm_up..end).contains(&d.cycle));
             if (warm_up..end).contains(&at) {
                 sum += d.cycle - at;
                 count += 1;
-                hops += u64::from(spec.hops(src, dst));
             }
         }
     }
     Measured {
         latency: sum as f64 / count as f64,
         accepted: (accepted * u64::from(flits)) as f64 / (window * u64::from(nodes)) as f64,
-        hops: hops as f64 / count as f64,
     }
 }

@@ -214,11 +214,8 @@ pub fn build(description: Description, options: ImportOptions) -> Result<Importe
             set(&mut base, "dram", "bytes_per_cycle", json!(bytes_per_cycle));
         }
         DramFacts::Ramulator(device) => {
-            return Err(missing(
-                "dram_type",
-                format!("command-level DRAM ({}) is not modelled yet", device.device),
-            )
-            .hint("use dram_type: simple"));
+            set(&mut base, "dram", "model", json!("banked"));
+            set(&mut base, "dram", "device", device.tree);
         }
     }
     match noc {
@@ -227,14 +224,18 @@ pub fn build(description: Description, options: ImportOptions) -> Result<Importe
             set(&mut base, "noc", "latency_cycles", json!(latency));
         }
         NocFacts::BookSim(network) => {
-            return Err(missing(
-                "icnt_type",
-                format!(
-                    "the BookSim network '{}' is not modelled yet",
-                    network.topology
-                ),
-            )
-            .hint("use icnt_type: simple"));
+            let params = serde_json::to_value(&network.params).map_err(|error| {
+                MachineError::new(code::NETWORK, "booksim_config_path", error.to_string())
+            })?;
+            set(&mut base, "noc", "model", json!("flit"));
+            for name in ["topology", "router", "flit_bytes", "injection_queue_flits"] {
+                set(
+                    &mut base,
+                    "noc",
+                    name,
+                    params.get(name).cloned().unwrap_or_default(),
+                );
+            }
         }
     }
     if options.as_configured {
@@ -265,7 +266,7 @@ fn theirs(mut error: MachineError) -> MachineError {
 }
 
 fn set(tree: &mut Value, section: &str, name: &str, value: Value) {
-    crate::machine::schema::set(tree, &format!("{section}.{name}"), value);
+    let _ = crate::machine::schema::set(tree, &format!("{section}.{name}"), value);
 }
 
 /// The entries of a file, with what became of each.
@@ -1009,14 +1010,22 @@ fn read_noc(
                 ),
             ));
         }
-        file.mapped("icnt_type", format!("noc.model: {}", network.topology));
-        file.mapped(
-            "booksim_config_path",
-            format!(
-                "a {} of {} nodes, {} bytes a flit",
-                network.topology, network.nodes, network.flit_bytes
-            ),
+        file.mapped("icnt_type", "noc.model: flit");
+        let links = match &network.links_path {
+            Some(path) => format!(", its links from '{path}'"),
+            None => String::new(),
+        };
+        let ignored = match network.ignored.as_slice() {
+            [] => String::new(),
+            keys => format!("; without effect there: {}", keys.join(", ")),
+        };
+        let text = format!(
+            "noc.topology: a {} of {} nodes, {} bytes a flit{links}{ignored}",
+            network.topology(),
+            network.nodes,
+            network.params.flit_bytes
         );
+        file.mapped("booksim_config_path", text);
     }
     Ok(facts)
 }

@@ -4,13 +4,13 @@ use crate::machine::error::{MachineError, code};
 use crate::machine::text;
 use serde_json::Value;
 
-/// Facts of a device file, and its text for the DRAM model that reads the rest.
+/// Facts of a device file, and its tree for the DRAM model that reads the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceFile {
     /// The path as it was named.
     pub path: String,
-    /// The text.
-    pub text: String,
+    /// Its tree of values, for the DRAM model that reads the rest.
+    pub tree: Value,
     /// Device family, for example `HBM2`.
     pub device: String,
     /// Clock period in picoseconds.
@@ -44,6 +44,7 @@ impl DeviceFile {
         };
         let dram = tree
             .pointer("/memory_system/controllers/0/dram")
+            .cloned()
             .ok_or_else(|| bad("memory_system.controllers[0].dram", "is missing"))?;
         let device = dram
             .get("impl")
@@ -95,7 +96,6 @@ impl DeviceFile {
         let peak = rate as f64 * pseudo_channels as f64 * width_bits as f64 / 8.0 / 1000.0;
         Ok(DeviceFile {
             path: path.to_owned(),
-            text: text.to_owned(),
             device,
             tck_ps,
             clock_mhz: (1_000_000 + tck_ps / 2) / tck_ps,
@@ -103,6 +103,7 @@ impl DeviceFile {
             pseudo_channels,
             width_bits,
             peak_gbps: peak,
+            tree,
         })
     }
 }

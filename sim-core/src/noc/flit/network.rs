@@ -1043,8 +1043,7 @@ impl FlitNetwork {
         self.in_flight -= 1;
         let latency = self.now - packet.at;
         let path = spec.path(u32::from(packet.src), u32::from(packet.dst));
-        let zero_load = u64::from(path.cycles)
-            + u64::from(packet.flits - 1) * u64::from(path.cycles_per_flit);
+        let zero_load = path.zero_load(packet.flits);
         let stats = &mut self.stats;
         stats.packets += 1;
         stats.flits += u64::from(packet.flits);
