@@ -17,8 +17,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let import = import(&std::fs::read_to_string(&path)?, &no_files)?;
         let name = import.trace.header.kernel.clone();
         let trace = ValidTrace::try_from(import.trace)?;
-        let Some(grid) = import.grids.last().cloned() else { continue };
-        let args = LaunchArgs { grid, ..LaunchArgs::default() };
+        let Some(grid) = import.grids.last().cloned() else {
+            continue;
+        };
+        let args = LaunchArgs {
+            grid,
+            ..LaunchArgs::default()
+        };
         let started = Instant::now();
         let bound = Bound::new(&trace, &args, &Limits::default())?;
         let bind = started.elapsed();

@@ -59,14 +59,42 @@ pub(crate) struct Program {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    Loop { slot: u8, level: u8, lo: Code, hi: Code, step: Code, exit: u32, site: u32, cost: u64 },
-    Next { slot: u8, level: u8, body: u32 },
-    Branch { cond: Code, otherwise: u32, site: u32, cost: u64 },
+    Loop {
+        slot: u8,
+        level: u8,
+        lo: Code,
+        hi: Code,
+        step: Code,
+        exit: u32,
+        site: u32,
+        cost: u64,
+    },
+    Next {
+        slot: u8,
+        level: u8,
+        body: u32,
+    },
+    Branch {
+        cond: Code,
+        otherwise: u32,
+        site: u32,
+        cost: u64,
+    },
     Jump(u32),
     /// A run of ops that are the same in every work-item: a span of [`Program::ops`].
-    Ops { start: u32, end: u32 },
-    Wait { semaphore: SemId, expected: Code, site: u32, cost: u64 },
-    Dma { plan: u32 },
+    Ops {
+        start: u32,
+        end: u32,
+    },
+    Wait {
+        semaphore: SemId,
+        expected: Code,
+        site: u32,
+        cost: u64,
+    },
+    Dma {
+        plan: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +139,11 @@ pub(crate) struct DmaPlan {
     pub cost: u64,
 }
 
-fn launch_error(code: ErrorCode, path: impl Into<String>, message: impl Into<String>) -> TraceError {
+fn launch_error(
+    code: ErrorCode,
+    path: impl Into<String>,
+    message: impl Into<String>,
+) -> TraceError {
     TraceError::new(code, path, message)
 }
 
@@ -128,7 +160,10 @@ impl Bound {
     ) -> Result<Bound, TraceError> {
         let (grid, items) = bind_grid(trace, args, limits)?;
         let params = bind_params(trace, args)?;
-        let env = LaunchEnv { grid: signed(grid), params: &params };
+        let env = LaunchEnv {
+            grid: signed(grid),
+            params: &params,
+        };
         let tensors = bind_tensors(trace, args, &env)?;
         let order = axis_order(trace);
         let mut bound = Bound {
@@ -212,7 +247,9 @@ impl Bound {
 
     fn sort_by_key(&mut self) -> Result<(), TraceError> {
         let trace = self.trace.clone();
-        let Some(key) = &trace.dispatch.key else { return Ok(()) };
+        let Some(key) = &trace.dispatch.key else {
+            return Ok(());
+        };
         let max = self.limits.max_keyed_work_items.min(u32::MAX.into());
         if self.items > max {
             return Err(launch_error(
@@ -242,7 +279,11 @@ impl Bound {
                 launch_error(
                     fault.code(),
                     "dispatch.key",
-                    format!("{} in the order key of work-item {}", fault.what(), self.name(pid)),
+                    format!(
+                        "{} in the order key of work-item {}",
+                        fault.what(),
+                        self.name(pid)
+                    ),
                 )
             })?;
             keys.push((value, number as u32));
@@ -266,7 +307,11 @@ impl Bound {
             .iter()
             .map(|extent| Range::new(0, i128::from(extent.saturating_sub(1))))
             .collect();
-        Scope { grid: signed(self.grid), params: &self.params, slots }
+        Scope {
+            grid: signed(self.grid),
+            params: &self.params,
+            slots,
+        }
     }
 
     fn compile(&mut self) -> Result<(), TraceError> {
@@ -311,7 +356,11 @@ fn bind_grid(
         return Err(launch_error(
             ErrorCode::AxisCount,
             "launch.grid",
-            format!("a grid of {} axes for a kernel of {}", args.grid.len(), trace.axes),
+            format!(
+                "a grid of {} axes for a kernel of {}",
+                args.grid.len(),
+                trace.axes
+            ),
         )
         .with_hint("give one extent per axis"));
     }
@@ -378,14 +427,19 @@ fn bind_params(trace: &Trace, args: &LaunchArgs) -> Result<Vec<i64>, TraceError>
     }
     let mut values = Vec::with_capacity(trace.params.len());
     for param in &trace.params {
-        let value = args.params.get(&param.name).copied().or(param.default).ok_or_else(|| {
-            launch_error(
-                ErrorCode::MissingParam,
-                "launch.params",
-                format!("no value for parameter {:?}", param.name),
-            )
-            .with_hint(format!("give {}=<integer>; it has no default", param.name))
-        })?;
+        let value = args
+            .params
+            .get(&param.name)
+            .copied()
+            .or(param.default)
+            .ok_or_else(|| {
+                launch_error(
+                    ErrorCode::MissingParam,
+                    "launch.params",
+                    format!("no value for parameter {:?}", param.name),
+                )
+                .with_hint(format!("give {}=<integer>; it has no default", param.name))
+            })?;
         values.push(value);
     }
     Ok(values)
@@ -416,8 +470,10 @@ fn known_tensor(trace: &Trace, path: &str, name: &str) -> Result<(), TraceError>
         return Ok(());
     }
     let known: Vec<&str> = trace.tensors.iter().map(|t| t.name.as_str()).collect();
-    Err(launch_error(ErrorCode::ExtraTensor, path, format!("no tensor {name:?}"))
-        .with_hint(did_you_mean(name, known)))
+    Err(
+        launch_error(ErrorCode::ExtraTensor, path, format!("no tensor {name:?}"))
+            .with_hint(did_you_mean(name, known)),
+    )
 }
 
 fn bind_tensors(
@@ -432,7 +488,10 @@ fn bind_tensors(
         known_tensor(trace, "launch.placement", name)?;
     }
     if !args.placement.is_empty()
-        && let Some(missing) = trace.tensors.iter().find(|t| !args.placement.contains_key(&t.name))
+        && let Some(missing) = trace
+            .tensors
+            .iter()
+            .find(|t| !args.placement.contains_key(&t.name))
     {
         return Err(launch_error(
             ErrorCode::PartialPlacement,
@@ -449,7 +508,10 @@ fn bind_tensors(
             launch_error(
                 ErrorCode::AddressOverflow,
                 format!("tensors[{index}]"),
-                format!("tensor {:?} does not fit the 64-bit address space", tensor.name),
+                format!(
+                    "tensor {:?} does not fit the 64-bit address space",
+                    tensor.name
+                ),
             )
             .with_hint("make it smaller or place it lower")
         };
@@ -459,7 +521,10 @@ fn bind_tensors(
                 Layout::RowMajor => 1,
                 Layout::Tiled(tile) => tile.get(axis).copied().unwrap_or(1).max(1),
             };
-            let padded = extent.div_ceil(tile).checked_mul(tile).ok_or_else(too_large)?;
+            let padded = extent
+                .div_ceil(tile)
+                .checked_mul(tile)
+                .ok_or_else(too_large)?;
             elements = elements.checked_mul(padded).ok_or_else(too_large)?;
         }
         let bits = u128::from(elements) * u128::from(tensor.element_bits);
@@ -476,7 +541,13 @@ fn bind_tensors(
             None => return Err(too_large()),
         };
         let element_bits = tensor.element_bits;
-        bound.push(BoundTensor { base, bytes, elements, extents, element_bits });
+        bound.push(BoundTensor {
+            base,
+            bytes,
+            elements,
+            extents,
+            element_bits,
+        });
     }
     if !args.allow_overlap {
         check_overlap(trace, &bound)?;
@@ -543,7 +614,11 @@ fn check_overlap(trace: &Trace, tensors: &[BoundTensor]) -> Result<(), TraceErro
             return Err(launch_error(
                 ErrorCode::Overlap,
                 "launch.placement",
-                format!("tensors {:?} and {:?} share bytes from {start:#x}", name(a), name(b)),
+                format!(
+                    "tensors {:?} and {:?} share bytes from {start:#x}",
+                    name(a),
+                    name(b)
+                ),
             )
             .with_hint("move one of them, or allow overlap"));
         }
@@ -569,7 +644,12 @@ pub(crate) struct ShapeBuilder {
 
 impl ShapeBuilder {
     pub fn new() -> Self {
-        Self { lo: 0, hi: 0, full: 1, valid: 1 }
+        Self {
+            lo: 0,
+            hi: 0,
+            full: 1,
+            valid: 1,
+        }
     }
 
     // Products saturate rather than fail, so that an extent of 0 anywhere makes them 0.
@@ -601,7 +681,12 @@ impl ShapeBuilder {
     pub fn finish(self) -> Option<Shape> {
         let full = u64::try_from(self.full).ok()?;
         let valid = u64::try_from(self.valid).ok()?;
-        Some(Shape { lo: self.lo, hi: self.hi, full, valid })
+        Some(Shape {
+            lo: self.lo,
+            hi: self.hi,
+            full,
+            valid,
+        })
     }
 }
 
@@ -671,9 +756,17 @@ impl Compiler<'_> {
                     let expected = self.control(&wait.expected).code;
                     match expected.as_const().map(u64::try_from) {
                         Some(Ok(expected)) => {
-                            let kind = OpKind::Wait { semaphore: wait.semaphore, expected };
+                            let kind = OpKind::Wait {
+                                semaphore: wait.semaphore,
+                                expected,
+                            };
                             let empty = Span::default();
-                            self.op(Op { kind, reads: empty, writes: empty, site });
+                            self.op(Op {
+                                kind,
+                                reads: empty,
+                                writes: empty,
+                                site,
+                            });
                         }
                         _ => self.step(Step::Wait {
                             semaphore: wait.semaphore,
@@ -709,7 +802,9 @@ impl Compiler<'_> {
         };
         self.step(loop_step(0));
         self.scope.slots.truncate(usize::from(slot));
-        self.scope.slots.push(variable_range(lo.range, hi.range, step.range));
+        self.scope
+            .slots
+            .push(variable_range(lo.range, hi.range, step.range));
         let body = self.here();
         self.block(&f.body)?;
         self.scope.slots.truncate(usize::from(slot));
@@ -725,7 +820,12 @@ impl Compiler<'_> {
         let cond = self.control(&i.cond).code;
         let cost = 1 + cond.cost();
         let at = self.program.steps.len();
-        self.step(Step::Branch { cond, otherwise: 0, site, cost });
+        self.step(Step::Branch {
+            cond,
+            otherwise: 0,
+            site,
+            cost,
+        });
         self.block(&i.then)?;
         let jump = self.program.steps.len();
         self.step(Step::Jump(0));
@@ -735,7 +835,12 @@ impl Compiler<'_> {
         // What follows is a jump target: no run of ops may grow across it.
         self.open_run = false;
         if let Some(step) = self.program.steps.get_mut(at) {
-            *step = Step::Branch { cond, otherwise, site, cost };
+            *step = Step::Branch {
+                cond,
+                otherwise,
+                site,
+                cost,
+            };
         }
         if let Some(step) = self.program.steps.get_mut(jump) {
             *step = Step::Jump(end);
@@ -752,14 +857,20 @@ impl Compiler<'_> {
             *end = number + 1;
             return;
         }
-        self.step(Step::Ops { start: number, end: number + 1 });
+        self.step(Step::Ops {
+            start: number,
+            end: number + 1,
+        });
         self.open_run = true;
     }
 
     fn buffers(&mut self, buffers: &[BufferId]) -> Span {
         let start = self.program.buffers.len() as u32;
         self.program.buffers.extend_from_slice(buffers);
-        Span { start, end: self.program.buffers.len() as u32 }
+        Span {
+            start,
+            end: self.program.buffers.len() as u32,
+        }
     }
 
     fn compute(&mut self, compute: &Compute, site: u32) -> Result<(), TraceError> {
@@ -773,10 +884,18 @@ impl Compiler<'_> {
             )
             .with_hint("measure or declare its cycles before launching the trace"));
         }
-        let kind = OpKind::Compute { tile: compute.tile, unit: compute.unit };
+        let kind = OpKind::Compute {
+            tile: compute.tile,
+            unit: compute.unit,
+        };
         let reads = self.buffers(&compute.reads);
         let writes = self.buffers(&compute.writes);
-        self.op(Op { kind, reads, writes, site });
+        self.op(Op {
+            kind,
+            reads,
+            writes,
+            site,
+        });
         Ok(())
     }
 
@@ -792,7 +911,11 @@ impl Compiler<'_> {
             let stride = self.control(&dim.stride).code;
             let valid = dim.valid.as_ref().map(|v| self.control(v).code);
             cost += 1 + extent.cost() + stride.cost() + valid.map_or(0, Code::cost);
-            dims.push(DynDim { extent, stride, valid });
+            dims.push(DynDim {
+                extent,
+                stride,
+                valid,
+            });
         }
         let mut indices = Vec::new();
         let mut lines = None;
@@ -815,7 +938,10 @@ impl Compiler<'_> {
 
         let tensor = self.tensors.get(dma.tensor.index());
         let (base, size) = tensor.map_or((0, 0), |t| {
-            (i128::from(t.base) * 8, i128::from(t.elements) * i128::from(t.element_bits))
+            (
+                i128::from(t.base) * 8,
+                i128::from(t.elements) * i128::from(t.element_bits),
+            )
         });
         let mut plan = DmaPlan {
             template: Transfer {
@@ -846,10 +972,16 @@ impl Compiler<'_> {
         if !self.constant_shape(&mut plan, &dims, &indices, gather, offset.range) {
             let start = self.program.dyn_dims.len() as u32;
             self.program.dyn_dims.extend_from_slice(&dims);
-            plan.dims = Span { start, end: self.program.dyn_dims.len() as u32 };
+            plan.dims = Span {
+                start,
+                end: self.program.dyn_dims.len() as u32,
+            };
             let start = self.program.dyn_indices.len() as u32;
             self.program.dyn_indices.extend_from_slice(&indices);
-            plan.indices = Span { start, end: self.program.dyn_indices.len() as u32 };
+            plan.indices = Span {
+                start,
+                end: self.program.dyn_indices.len() as u32,
+            };
         }
         // Dynamic transfers say by their template which kind of indirection they want.
         if plan.shape.is_none() {
@@ -857,7 +989,10 @@ impl Compiler<'_> {
                 plan.template.indirect = ResolvedIndirect::Indices(Span::default());
             }
             if let Some(Indirect::Lines { bytes, .. }) = &dma.indirect {
-                plan.template.indirect = ResolvedIndirect::Lines { count: 0, bytes: *bytes };
+                plan.template.indirect = ResolvedIndirect::Lines {
+                    count: 0,
+                    bytes: *bytes,
+                };
             }
         }
         let number = self.program.dmas.len() as u32;
@@ -882,7 +1017,8 @@ impl Compiler<'_> {
         let mut shape = ShapeBuilder::new();
         let mut resolved = Vec::with_capacity(dims.len());
         for dim in dims {
-            let (Some(extent), Some(stride)) = (dim.extent.as_const(), dim.stride.as_const()) else {
+            let (Some(extent), Some(stride)) = (dim.extent.as_const(), dim.stride.as_const())
+            else {
                 return false;
             };
             let valid = match dim.valid.map(Code::as_const) {
@@ -890,23 +1026,37 @@ impl Compiler<'_> {
                 Some(Some(v)) => Some(v),
                 Some(None) => return false,
             };
-            let Ok((full, valid)) = dim_counts(extent, valid) else { return false };
+            let Ok((full, valid)) = dim_counts(extent, valid) else {
+                return false;
+            };
             shape.dim(full, valid, stride);
-            resolved.push(ResolvedDim { extent: valid, stride });
+            resolved.push(ResolvedDim {
+                extent: valid,
+                stride,
+            });
         }
-        let Some(values) = indices.iter().map(|c| c.as_const()).collect::<Option<Vec<i64>>>() else {
+        let Some(values) = indices
+            .iter()
+            .map(|c| c.as_const())
+            .collect::<Option<Vec<i64>>>()
+        else {
             return false;
         };
         if gather {
             shape.indices(&values);
         }
-        let Some(shape) = shape.finish() else { return false };
+        let Some(shape) = shape.finish() else {
+            return false;
+        };
         if shape.full > self.limits.max_transfer_elements {
             return false;
         }
         let start = self.program.dims.len() as u32;
         self.program.dims.extend_from_slice(&resolved);
-        plan.template.dims = Span { start, end: self.program.dims.len() as u32 };
+        plan.template.dims = Span {
+            start,
+            end: self.program.dims.len() as u32,
+        };
         plan.template.full_elements = shape.full;
         plan.template.valid_elements = shape.valid;
         if gather {
@@ -918,7 +1068,11 @@ impl Compiler<'_> {
         let bits = i128::from(plan.template.element_bits);
         plan.in_bounds = shape.valid == 0
             || (offset.lo.saturating_add(shape.lo) >= 0
-                && offset.hi.saturating_add(shape.hi).saturating_add(1).saturating_mul(bits)
+                && offset
+                    .hi
+                    .saturating_add(shape.hi)
+                    .saturating_add(1)
+                    .saturating_mul(bits)
                     <= plan.size_bits);
         plan.shape = Some(shape);
         true

@@ -31,10 +31,16 @@ const I64_MIN: i128 = i64::MIN as i128;
 const I64_MAX: i128 = i64::MAX as i128;
 
 impl Range {
-    pub const FULL: Range = Range { lo: I64_MIN, hi: I64_MAX };
+    pub const FULL: Range = Range {
+        lo: I64_MIN,
+        hi: I64_MAX,
+    };
 
     pub fn point(v: i64) -> Self {
-        Self { lo: v.into(), hi: v.into() }
+        Self {
+            lo: v.into(),
+            hi: v.into(),
+        }
     }
 
     pub fn new(lo: i128, hi: i128) -> Self {
@@ -42,7 +48,10 @@ impl Range {
     }
 
     pub fn hull(self, other: Self) -> Self {
-        Self { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
+        Self {
+            lo: self.lo.min(other.lo),
+            hi: self.hi.max(other.hi),
+        }
     }
 
     fn fits(self) -> bool {
@@ -50,7 +59,10 @@ impl Range {
     }
 
     fn clamp(self) -> Self {
-        Self { lo: self.lo.clamp(I64_MIN, I64_MAX), hi: self.hi.clamp(I64_MIN, I64_MAX) }
+        Self {
+            lo: self.lo.clamp(I64_MIN, I64_MAX),
+            hi: self.hi.clamp(I64_MIN, I64_MAX),
+        }
     }
 
     fn within(self, lo: i128, hi: i128) -> bool {
@@ -58,7 +70,11 @@ impl Range {
     }
 
     fn as_point(self) -> Option<i64> {
-        if self.lo == self.hi { i64::try_from(self.lo).ok() } else { None }
+        if self.lo == self.hi {
+            i64::try_from(self.lo).ok()
+        } else {
+            None
+        }
     }
 }
 
@@ -96,7 +112,11 @@ pub(crate) enum Code {
 
 impl Code {
     pub fn as_const(self) -> Option<i64> {
-        if let Code::Const(c) = self { Some(c) } else { None }
+        if let Code::Const(c) = self {
+            Some(c)
+        } else {
+            None
+        }
     }
 
     /// What one evaluation costs, in evaluation steps.
@@ -114,7 +134,11 @@ impl Code {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Inst {
     Const(i64),
-    Linear { add: i64, start: u32, end: u32 },
+    Linear {
+        add: i64,
+        start: u32,
+        end: u32,
+    },
     Unary(UnaryOp),
     Binary(BinaryOp),
     BinaryConst(BinaryOp, i64),
@@ -154,12 +178,22 @@ struct Node {
 enum Form {
     /// Never faults; every value is in `range`.
     Linear { add: i64, terms: Vec<(u8, i64)> },
-    Insts { code: Vec<Inst>, need: usize, uses: u32 },
+    Insts {
+        code: Vec<Inst>,
+        need: usize,
+        uses: u32,
+    },
 }
 
 impl Node {
     fn constant(v: i64) -> Self {
-        Self { range: Range::point(v), form: Form::Linear { add: v, terms: Vec::new() } }
+        Self {
+            range: Range::point(v),
+            form: Form::Linear {
+                add: v,
+                terms: Vec::new(),
+            },
+        }
     }
 
     fn as_const(&self) -> Option<i64> {
@@ -184,7 +218,11 @@ impl Pool {
                 let uses = uses_of(&terms);
                 let code = match terms.as_slice() {
                     [] => Code::Const(add),
-                    [(slot, mul)] => Code::Linear1 { slot: *slot, mul: *mul, add },
+                    [(slot, mul)] => Code::Linear1 {
+                        slot: *slot,
+                        mul: *mul,
+                        add,
+                    },
                     _ => {
                         let (start, end) = self.push_terms(&terms);
                         Code::Linear { add, start, end }
@@ -197,7 +235,11 @@ impl Pool {
                 self.insts.extend(code);
                 let end = self.insts.len() as u32;
                 let deep = need + 1 > SHALLOW;
-                Compiled { code: Code::Program { start, end, deep }, range, uses }
+                Compiled {
+                    code: Code::Program { start, end, deep },
+                    range,
+                    uses,
+                }
             }
         }
     }
@@ -259,7 +301,14 @@ impl Pool {
                 code.push(Inst::Skip(code_b.len() as u32));
                 code.extend(code_b);
                 let need = need_c.max(need_a).max(need_b);
-                Node { range, form: Form::Insts { code, need, uses: uses_c | uses_a | uses_b } }
+                Node {
+                    range,
+                    form: Form::Insts {
+                        code,
+                        need,
+                        uses: uses_c | uses_a | uses_b,
+                    },
+                }
             }
         }
     }
@@ -307,7 +356,10 @@ impl Pool {
         }
         let (mut code, need, uses) = self.insts_of(a);
         code.push(Inst::Unary(op));
-        Node { range: range.clamp(), form: Form::Insts { code, need, uses } }
+        Node {
+            range: range.clamp(),
+            form: Form::Insts { code, need, uses },
+        }
     }
 
     fn binary(&mut self, op: BinaryOp, a: Node, b: Node, scope: &Scope<'_>) -> Node {
@@ -335,13 +387,27 @@ impl Pool {
         let (mut code, need_a, uses_a) = self.insts_of(a);
         if let Some(c) = constant {
             code.push(Inst::BinaryConst(op, c));
-            return Node { range, form: Form::Insts { code, need: need_a, uses: uses_a } };
+            return Node {
+                range,
+                form: Form::Insts {
+                    code,
+                    need: need_a,
+                    uses: uses_a,
+                },
+            };
         }
         let (code_b, need_b, uses_b) = self.insts_of(b);
         code.extend(code_b);
         code.push(Inst::Binary(op));
         let need = need_a.max(need_b + 1);
-        Node { range, form: Form::Insts { code, need, uses: uses_a | uses_b } }
+        Node {
+            range,
+            form: Form::Insts {
+                code,
+                need,
+                uses: uses_a | uses_b,
+            },
+        }
     }
 
     /// The value of a compiled expression.
@@ -350,12 +416,20 @@ impl Pool {
         match code {
             Code::Const(c) => Ok(c),
             // The ranges proved that the true sum fits, so sums modulo 2^64 are exact.
-            Code::Linear1 { slot, mul, add } => {
-                Ok(slots[slot as usize & (SLOTS - 1)].wrapping_mul(mul).wrapping_add(add))
-            }
+            Code::Linear1 { slot, mul, add } => Ok(slots[slot as usize & (SLOTS - 1)]
+                .wrapping_mul(mul)
+                .wrapping_add(add)),
             Code::Linear { add, start, end } => Ok(self.dot(add, start, end, slots)),
-            Code::Program { start, end, deep: false } => self.run::<SHALLOW>(start, end, slots),
-            Code::Program { start, end, deep: true } => self.run::<DEEP>(start, end, slots),
+            Code::Program {
+                start,
+                end,
+                deep: false,
+            } => self.run::<SHALLOW>(start, end, slots),
+            Code::Program {
+                start,
+                end,
+                deep: true,
+            } => self.run::<DEEP>(start, end, slots),
         }
     }
 
@@ -420,24 +494,39 @@ fn pop<const N: usize>(stack: &[i64; N], depth: &mut usize, top: &mut i64) {
 }
 
 fn uses_of(terms: &[(u8, i64)]) -> u32 {
-    terms.iter().fold(0, |bits, (slot, _)| bits | 1u32.wrapping_shl(u32::from(*slot)))
+    terms.iter().fold(0, |bits, (slot, _)| {
+        bits | 1u32.wrapping_shl(u32::from(*slot))
+    })
 }
 
 fn slot_node(slot: usize, scope: &Scope<'_>) -> Node {
     let range = scope.slots.get(slot).copied().unwrap_or(Range::FULL);
     match range.as_point() {
         Some(v) => Node::constant(v),
-        None => Node { range, form: Form::Linear { add: 0, terms: vec![(slot as u8, 1)] } },
+        None => Node {
+            range,
+            form: Form::Linear {
+                add: 0,
+                terms: vec![(slot as u8, 1)],
+            },
+        },
     }
 }
 
 fn trunc_range(range: Range, lo: i128, hi: i128) -> (Range, bool) {
-    if range.within(lo, hi) { (range, true) } else { (Range::new(lo, hi), false) }
+    if range.within(lo, hi) {
+        (range, true)
+    } else {
+        (Range::new(lo, hi), false)
+    }
 }
 
 fn scaled(terms: &[(u8, i64)], by: i128) -> Vec<(u8, i128)> {
     // Two 64-bit numbers multiply without loss in 128 bits; `by` always comes from an i64.
-    terms.iter().map(|(slot, mul)| (*slot, i128::from(*mul) * by)).collect()
+    terms
+        .iter()
+        .map(|(slot, mul)| (*slot, i128::from(*mul) * by))
+        .collect()
 }
 
 /// A linear node, with its range computed from its terms; `None` when a coefficient or the range
@@ -450,9 +539,16 @@ fn linear(scope: &Scope<'_>, add: i128, terms: Vec<(u8, i128)>) -> Option<Node> 
             continue;
         }
         let mul = i64::try_from(mul).ok()?;
-        let values = scope.slots.get(usize::from(slot)).copied().unwrap_or(Range::FULL);
+        let values = scope
+            .slots
+            .get(usize::from(slot))
+            .copied()
+            .unwrap_or(Range::FULL);
         let (x, y) = (values.lo * i128::from(mul), values.hi * i128::from(mul));
-        range = Range::new(range.lo.checked_add(x.min(y))?, range.hi.checked_add(x.max(y))?);
+        range = Range::new(
+            range.lo.checked_add(x.min(y))?,
+            range.hi.checked_add(x.max(y))?,
+        );
         out.push((slot, mul));
     }
     let add = i64::try_from(add).ok()?;
@@ -462,7 +558,10 @@ fn linear(scope: &Scope<'_>, add: i128, terms: Vec<(u8, i128)>) -> Option<Node> 
     if let Some(v) = range.as_point() {
         return Some(Node::constant(v));
     }
-    Some(Node { range, form: Form::Linear { add, terms: out } })
+    Some(Node {
+        range,
+        form: Form::Linear { add, terms: out },
+    })
 }
 
 /// An operator with the same result on these operands and a simpler definition.
@@ -522,7 +621,11 @@ fn binary_range(op: BinaryOp, a: &Node, b: &Node) -> Range {
         Eq | Ne => {
             let always = x.lo == x.hi && x == y;
             let never = x.hi < y.lo || y.hi < x.lo;
-            if op == Eq { truth(always, never) } else { truth(never, always) }
+            if op == Eq {
+                truth(always, never)
+            } else {
+                truth(never, always)
+            }
         }
         ULt | ULe => Range::new(0, 1),
         Div => match b.as_const() {
@@ -564,13 +667,7 @@ fn binary_range(op: BinaryOp, a: &Node, b: &Node) -> Range {
 
 /// An affine result, when the operator has one on these operands. The caller has checked that the
 /// result always fits 64 bits.
-fn fold_linear(
-    op: BinaryOp,
-    a: &Node,
-    b: &Node,
-    range: Range,
-    scope: &Scope<'_>,
-) -> Option<Node> {
+fn fold_linear(op: BinaryOp, a: &Node, b: &Node, range: Range, scope: &Scope<'_>) -> Option<Node> {
     use BinaryOp::*;
     let (Form::Linear { add: xa, terms: xt }, Form::Linear { add: ya, terms: yt }) =
         (&a.form, &b.form)
@@ -578,7 +675,10 @@ fn fold_linear(
         return None;
     };
     let (xa, ya) = (i128::from(*xa), i128::from(*ya));
-    let faultless = matches!(op, Add | Sub | Mul | Min | Max | Lt | Le | Gt | Ge | Eq | Ne);
+    let faultless = matches!(
+        op,
+        Add | Sub | Mul | Min | Max | Lt | Le | Gt | Ge | Eq | Ne
+    );
     let positive_constant = b.as_const().filter(|c| *c > 0);
     if let Some(v) = range.as_point()
         && (faultless || (matches!(op, Div | Mod) && positive_constant.is_some()))
@@ -596,8 +696,9 @@ fn fold_linear(
         Div | Mod => {
             let d = i128::from(positive_constant?);
             // Split into whole multiples of the divisor and a rest that stays in one period.
-            let (whole, rest): (Vec<_>, Vec<_>) =
-                xt.iter().partition(|(_, mul)| i128::from(*mul).rem_euclid(d) == 0);
+            let (whole, rest): (Vec<_>, Vec<_>) = xt
+                .iter()
+                .partition(|(_, mul)| i128::from(*mul).rem_euclid(d) == 0);
             let rest: Vec<(u8, i128)> = rest.iter().map(|(s, m)| (*s, i128::from(*m))).collect();
             let period = linear(scope, xa, rest.clone())?.range;
             let q = period.lo.div_euclid(d);
@@ -605,7 +706,9 @@ fn fold_linear(
                 return None;
             }
             if op == Div {
-                let whole = whole.iter().map(|(s, m)| (*s, i128::from(*m).div_euclid(d)));
+                let whole = whole
+                    .iter()
+                    .map(|(s, m)| (*s, i128::from(*m).div_euclid(d)));
                 linear(scope, q, whole.collect())
             } else {
                 linear(scope, xa - q * d, rest)

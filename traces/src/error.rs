@@ -155,7 +155,11 @@ impl fmt::Display for PathPrefix<'_> {
         if let Some(at) = self.1 {
             write!(f, "{}:{}: ", at.line, at.column)?;
         }
-        if self.0.is_empty() { Ok(()) } else { write!(f, "{}: ", self.0) }
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "{}: ", self.0)
+        }
     }
 }
 
@@ -173,7 +177,13 @@ impl fmt::Display for HintSuffix<'_> {
 impl TraceError {
     /// An error without a hint.
     pub fn new(code: ErrorCode, path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code, path: path.into(), message: message.into(), hint: None, at: None }
+        Self {
+            code,
+            path: path.into(),
+            message: message.into(),
+            hint: None,
+            at: None,
+        }
     }
 
     /// The same error with a remedy.
@@ -195,7 +205,10 @@ impl TraceError {
     pub fn render(&self, source: &str) -> String {
         let mut out = format!("error[{}]: {}\n", self.code, self.message);
         if let Some(at) = self.at {
-            let line = source.lines().nth((at.line as usize).saturating_sub(1)).unwrap_or("");
+            let line = source
+                .lines()
+                .nth((at.line as usize).saturating_sub(1))
+                .unwrap_or("");
             let number = at.line.to_string();
             let gutter = " ".repeat(number.len());
             // Tabs before the span stay tabs, so that the carets line up in any editor.
@@ -204,9 +217,15 @@ impl TraceError {
                 .take((at.column as usize).saturating_sub(1))
                 .map(|c| if c == '\t' { '\t' } else { ' ' })
                 .collect();
-            let room = line.chars().count().saturating_sub(pad.chars().count()).max(1);
+            let room = line
+                .chars()
+                .count()
+                .saturating_sub(pad.chars().count())
+                .max(1);
             let carets = "^".repeat((at.length as usize).clamp(1, room));
-            out.push_str(&format!("{gutter} |\n{number} | {line}\n{gutter} | {pad}{carets}\n"));
+            out.push_str(&format!(
+                "{gutter} |\n{number} | {line}\n{gutter} | {pad}{carets}\n"
+            ));
         }
         if !self.path.is_empty() {
             out.push_str(&format!("  at {}\n", self.path));
@@ -274,8 +293,15 @@ mod tests {
     fn display_and_render() {
         let e = TraceError::new(ErrorCode::Syntax, "body[0]", "what is this")
             .with_hint("remove it")
-            .at(TextSpan { line: 2, column: 3, length: 2 });
-        assert_eq!(e.to_string(), "2:3: body[0]: what is this (remove it) [trace.syntax]");
+            .at(TextSpan {
+                line: 2,
+                column: 3,
+                length: 2,
+            });
+        assert_eq!(
+            e.to_string(),
+            "2:3: body[0]: what is this (remove it) [trace.syntax]"
+        );
         let text = e.render("one\nab??cd\n");
         assert!(text.contains("2 | ab??cd\n  |   ^^\n"), "{text}");
     }

@@ -65,14 +65,19 @@ impl Bound {
             return Err(TraceError::new(
                 ErrorCode::OutsideGrid,
                 "launch.grid",
-                format!("work-item {} is outside the grid {:?}", self.name(pid), self.grid()),
+                format!(
+                    "work-item {} is outside the grid {:?}",
+                    self.name(pid),
+                    self.grid()
+                ),
             )
             .with_hint("program ids start at 0 and stay below the grid's extents"));
         }
         item.buffers.extend_from_slice(&self.program.buffers);
         item.dims.extend_from_slice(&self.program.dims);
         item.indices.extend_from_slice(&self.program.indices);
-        self.run(pid, item).map_err(|(site, refusal)| self.refuse(pid, site, refusal))
+        self.run(pid, item)
+            .map_err(|(site, refusal)| self.refuse(pid, site, refusal))
     }
 
     fn run(&self, pid: [u64; 3], item: &mut WorkItem) -> Result<(), (u32, Refusal)> {
@@ -99,31 +104,58 @@ impl Bound {
                     item.ops.extend_from_slice(ops);
                 }
                 Step::Dma { plan } => {
-                    let Some(plan) = program.dmas.get(plan as usize) else { continue };
+                    let Some(plan) = program.dmas.get(plan as usize) else {
+                        continue;
+                    };
                     steps_left = steps_left
                         .checked_sub(plan.cost)
                         .ok_or((plan.site, Refusal::TooManySteps))?;
                     if item.ops.len() >= max_ops {
                         return Err((plan.site, Refusal::TooManyOps));
                     }
-                    self.transfer(plan, &slots, item).map_err(|refusal| (plan.site, refusal))?;
+                    self.transfer(plan, &slots, item)
+                        .map_err(|refusal| (plan.site, refusal))?;
                 }
-                Step::Wait { semaphore, expected, site, cost } => {
-                    steps_left =
-                        steps_left.checked_sub(cost).ok_or((site, Refusal::TooManySteps))?;
+                Step::Wait {
+                    semaphore,
+                    expected,
+                    site,
+                    cost,
+                } => {
+                    steps_left = steps_left
+                        .checked_sub(cost)
+                        .ok_or((site, Refusal::TooManySteps))?;
                     if item.ops.len() >= max_ops {
                         return Err((site, Refusal::TooManyOps));
                     }
                     let value = pool.eval(expected, &slots).map_err(|f| (site, f.into()))?;
-                    let expected = u64::try_from(value)
-                        .map_err(|_| (site, Refusal::NegativeWait(value)))?;
-                    let kind = OpKind::Wait { semaphore, expected };
+                    let expected =
+                        u64::try_from(value).map_err(|_| (site, Refusal::NegativeWait(value)))?;
+                    let kind = OpKind::Wait {
+                        semaphore,
+                        expected,
+                    };
                     let none = Span::default();
-                    item.ops.push(Op { kind, reads: none, writes: none, site });
+                    item.ops.push(Op {
+                        kind,
+                        reads: none,
+                        writes: none,
+                        site,
+                    });
                 }
-                Step::Loop { slot, level, lo, hi, step, exit, site, cost } => {
-                    steps_left =
-                        steps_left.checked_sub(cost).ok_or((site, Refusal::TooManySteps))?;
+                Step::Loop {
+                    slot,
+                    level,
+                    lo,
+                    hi,
+                    step,
+                    exit,
+                    site,
+                    cost,
+                } => {
+                    steps_left = steps_left
+                        .checked_sub(cost)
+                        .ok_or((site, Refusal::TooManySteps))?;
                     let value = |code: Code| pool.eval(code, &slots).map_err(|f| (site, f.into()));
                     let (lo, hi, step) = (value(lo)?, value(hi)?, value(step)?);
                     let trips = trip_count(lo, hi, step).ok_or((site, Refusal::ZeroStep))?;
@@ -136,7 +168,10 @@ impl Bound {
                     }
                     slots[slot as usize & (SLOTS - 1)] = lo;
                     if let Some(state) = loops.get_mut(usize::from(level)) {
-                        *state = LoopState { remaining: trips - 1, step };
+                        *state = LoopState {
+                            remaining: trips - 1,
+                            step,
+                        };
                     }
                 }
                 Step::Next { slot, level, body } => {
@@ -150,9 +185,15 @@ impl Bound {
                         at = body as usize;
                     }
                 }
-                Step::Branch { cond, otherwise, site, cost } => {
-                    steps_left =
-                        steps_left.checked_sub(cost).ok_or((site, Refusal::TooManySteps))?;
+                Step::Branch {
+                    cond,
+                    otherwise,
+                    site,
+                    cost,
+                } => {
+                    steps_left = steps_left
+                        .checked_sub(cost)
+                        .ok_or((site, Refusal::TooManySteps))?;
                     if pool.eval(cond, &slots).map_err(|f| (site, f.into()))? == 0 {
                         at = otherwise as usize;
                     }
@@ -164,19 +205,20 @@ impl Bound {
     }
 
     #[inline]
-    fn transfer(
-        &self,
-        plan: &DmaPlan,
-        slots: &Slots,
-        item: &mut WorkItem,
-    ) -> Result<(), Refusal> {
+    fn transfer(&self, plan: &DmaPlan, slots: &Slots, item: &mut WorkItem) -> Result<(), Refusal> {
         let offset = self.program.pool.eval(plan.offset, slots)?;
         let mut transfer = plan.template;
         let mut line_bits = None;
         let shape = match &plan.shape {
             Some(shape) => *shape,
             None => {
-                let shape = self.dynamic_shape(plan, slots, item, &mut transfer.dims, &mut transfer.indirect)?;
+                let shape = self.dynamic_shape(
+                    plan,
+                    slots,
+                    item,
+                    &mut transfer.dims,
+                    &mut transfer.indirect,
+                )?;
                 transfer.full_elements = shape.full;
                 transfer.valid_elements = shape.valid;
                 if let ResolvedIndirect::Lines { count, bytes } = transfer.indirect {
@@ -239,9 +281,15 @@ impl Bound {
             };
             let (full, valid) = dim_counts(extent, valid)?;
             builder.dim(full, valid, stride);
-            item.dims.push(ResolvedDim { extent: valid, stride });
+            item.dims.push(ResolvedDim {
+                extent: valid,
+                stride,
+            });
         }
-        *dims_span = Span { start, end: item.dims.len() as u32 };
+        *dims_span = Span {
+            start,
+            end: item.dims.len() as u32,
+        };
         match indirect {
             ResolvedIndirect::None => {}
             ResolvedIndirect::Indices(span) => {
@@ -250,7 +298,10 @@ impl Bound {
                     item.indices.push(pool.eval(*index, slots)?);
                 }
                 builder.indices(item.indices.get(start..).unwrap_or(&[]));
-                *span = Span { start: start as u32, end: item.indices.len() as u32 };
+                *span = Span {
+                    start: start as u32,
+                    end: item.indices.len() as u32,
+                };
             }
             ResolvedIndirect::Lines { count, .. } => {
                 let value = match plan.lines {
@@ -303,13 +354,18 @@ impl Bound {
                 format!("a transfer of {value} lines"),
                 "clamp the count with max(0, ...)".into(),
             ),
-            Refusal::ZeroStep => {
-                (ErrorCode::ZeroStep, "a loop with step 0".into(), "use another step".to_owned())
-            }
+            Refusal::ZeroStep => (
+                ErrorCode::ZeroStep,
+                "a loop with step 0".into(),
+                "use another step".to_owned(),
+            ),
             Refusal::TooManyOps => (
                 ErrorCode::TooManyOps,
                 "too many ops".into(),
-                format!("a work-item may have {} ops; make it smaller", self.limits.max_ops_per_item),
+                format!(
+                    "a work-item may have {} ops; make it smaller",
+                    self.limits.max_ops_per_item
+                ),
             ),
             Refusal::TooManyIterations => (
                 ErrorCode::TooManyIterations,
@@ -356,13 +412,25 @@ impl Bound {
     }
 
     fn tensor_of(&self, site: u32) -> (String, u64) {
-        let tensor = self.program.dmas.iter().find(|p| p.site == site).map(|p| p.template.tensor);
+        let tensor = self
+            .program
+            .dmas
+            .iter()
+            .find(|p| p.site == site)
+            .map(|p| p.template.tensor);
         let index = tensor.map_or(usize::MAX, |t| t.index());
-        let name = self.trace.tensors.get(index).map_or(String::new(), |t| t.name.clone());
+        let name = self
+            .trace
+            .tensors
+            .get(index)
+            .map_or(String::new(), |t| t.name.clone());
         // In the unit of the message: elements as the transfer counts them.
-        let bits = self.program.dmas.iter().find(|p| p.site == site).map_or(1, |p| {
-            u128::from(p.template.element_bits.max(1))
-        });
+        let bits = self
+            .program
+            .dmas
+            .iter()
+            .find(|p| p.site == site)
+            .map_or(1, |p| u128::from(p.template.element_bits.max(1)));
         let size = self.tensors().get(index).map_or(0, |t| {
             u128::from(t.elements) * u128::from(t.element_bits) / bits
         });

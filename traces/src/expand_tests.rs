@@ -64,7 +64,10 @@ impl Walk<'_> {
     fn buffers(&mut self, ids: &[BufferId]) -> Span {
         let start = self.item.buffers.len() as u32;
         self.item.buffers.extend_from_slice(ids);
-        Span { start, end: self.item.buffers.len() as u32 }
+        Span {
+            start,
+            end: self.item.buffers.len() as u32,
+        }
     }
 
     fn block(&mut self, body: &[Stmt]) -> Naive<()> {
@@ -109,14 +112,30 @@ impl Walk<'_> {
                 }
                 Stmt::Compute(c) => {
                     let (reads, writes) = (self.buffers(&c.reads), self.buffers(&c.writes));
-                    let kind = OpKind::Compute { tile: c.tile, unit: c.unit };
-                    self.item.ops.push(Op { kind, reads, writes, site });
+                    let kind = OpKind::Compute {
+                        tile: c.tile,
+                        unit: c.unit,
+                    };
+                    self.item.ops.push(Op {
+                        kind,
+                        reads,
+                        writes,
+                        site,
+                    });
                 }
                 Stmt::Wait(w) => {
                     let expected = self.count(&w.expected, site)?;
-                    let kind = OpKind::Wait { semaphore: w.semaphore, expected };
+                    let kind = OpKind::Wait {
+                        semaphore: w.semaphore,
+                        expected,
+                    };
                     let none = Span::default();
-                    self.item.ops.push(Op { kind, reads: none, writes: none, site });
+                    self.item.ops.push(Op {
+                        kind,
+                        reads: none,
+                        writes: none,
+                        site,
+                    });
                 }
                 Stmt::Dma(d) => self.dma(d, site)?,
             }
@@ -131,7 +150,12 @@ impl Walk<'_> {
         for dim in &d.dims {
             let extent = self.eval(&dim.extent, site)?;
             let stride = self.eval(&dim.stride, site)?;
-            let v = dim.valid.as_ref().map(|v| self.eval(v, site)).transpose()?.unwrap_or(extent);
+            let v = dim
+                .valid
+                .as_ref()
+                .map(|v| self.eval(v, site))
+                .transpose()?
+                .unwrap_or(extent);
             if extent < 0 || v < 0 {
                 return Err((ErrorCode::NegativeCount, site));
             }
@@ -143,9 +167,15 @@ impl Walk<'_> {
             let reach = ((v - 1).max(0) as i128).saturating_mul(stride as i128);
             lo = lo.saturating_add(reach.min(0));
             hi = hi.saturating_add(reach.max(0));
-            self.item.dims.push(ResolvedDim { extent: v as u64, stride });
+            self.item.dims.push(ResolvedDim {
+                extent: v as u64,
+                stride,
+            });
         }
-        let dims = Span { start: first, end: self.item.dims.len() as u32 };
+        let dims = Span {
+            start: first,
+            end: self.item.dims.len() as u32,
+        };
         let mut lines = None;
         let indirect = match &d.indirect {
             None => ResolvedIndirect::None,
@@ -161,7 +191,10 @@ impl Walk<'_> {
                 lo = lo.saturating_add(values.iter().copied().min().unwrap_or(0) as i128);
                 hi = hi.saturating_add(values.iter().copied().max().unwrap_or(0) as i128);
                 let end = self.item.indices.len() as u32;
-                ResolvedIndirect::Indices(Span { start: start as u32, end })
+                ResolvedIndirect::Indices(Span {
+                    start: start as u32,
+                    end,
+                })
             }
             Some(Indirect::Lines { count, bytes }) => {
                 let count = self.count(count, site)?;
@@ -169,7 +202,10 @@ impl Walk<'_> {
                     return Err((ErrorCode::TransferTooLarge, site));
                 }
                 lines = Some(count as i128 * *bytes as i128 * 8);
-                ResolvedIndirect::Lines { count, bytes: *bytes }
+                ResolvedIndirect::Lines {
+                    count,
+                    bytes: *bytes,
+                }
             }
         };
         if full > Limits::default().max_transfer_elements as u128 {
@@ -182,7 +218,10 @@ impl Walk<'_> {
             Some(0) => (0, 0),
             Some(n) => (offset as i128 * bits, offset as i128 * bits + n),
             None if valid == 0 => (0, 0),
-            None => (lo.saturating_mul(bits), (hi.saturating_add(1)).saturating_mul(bits)),
+            None => (
+                lo.saturating_mul(bits),
+                (hi.saturating_add(1)).saturating_mul(bits),
+            ),
         };
         if a < 0 || b > size {
             if self.bound.trace().bounds == Bounds::Strict {
@@ -203,7 +242,12 @@ impl Walk<'_> {
             valid_elements: valid as u64,
             indirect,
         });
-        self.item.ops.push(Op { kind, reads, writes, site });
+        self.item.ops.push(Op {
+            kind,
+            reads,
+            writes,
+            site,
+        });
         Ok(())
     }
 }
@@ -233,13 +277,20 @@ fn plain(item: &WorkItem) -> Plain {
         }
         (t2, item.dims[t.dims.range()].to_vec(), indices)
     });
-    Plain { ops: ops.collect(), transfers: transfers.collect(), out_of_bounds: item.out_of_bounds }
+    Plain {
+        ops: ops.collect(),
+        transfers: transfers.collect(),
+        out_of_bounds: item.out_of_bounds,
+    }
 }
 
 const LIMIT: u64 = 1 << 12;
 
 fn limits() -> Limits {
-    Limits { max_loop_iterations: LIMIT, ..Limits::default() }
+    Limits {
+        max_loop_iterations: LIMIT,
+        ..Limits::default()
+    }
 }
 
 /// What the shape of an item is when addresses are left out.
@@ -262,7 +313,9 @@ fn compare(bytes: &[u8]) {
     assert_eq!(check(&trace), []);
     let args = generate::launch(&mut c, &trace);
     let trace = ValidTrace::try_from(trace).unwrap();
-    let Ok(bound) = Bound::new(&trace, &args, &limits()) else { return };
+    let Ok(bound) = Bound::new(&trace, &args, &limits()) else {
+        return;
+    };
     let mut item = WorkItem::default();
     let mut shape: Option<String> = None;
     let mut seen = std::collections::BTreeSet::new();
@@ -270,8 +323,14 @@ fn compare(bytes: &[u8]) {
         let pid = bound.pid(index);
         assert!(seen.insert(pid));
         let got = bound.expand(pid, &mut item);
-        let mut walk =
-            Walk { bound: &bound, pid, vars: vec![], item: WorkItem::default(), site: 0, iterations: 0 };
+        let mut walk = Walk {
+            bound: &bound,
+            pid,
+            vars: vec![],
+            item: WorkItem::default(),
+            site: 0,
+            iterations: 0,
+        };
         let want = walk.block(&trace.body);
         match (got, want) {
             (Ok(()), Ok(())) => {
@@ -382,7 +441,13 @@ fn generator_reaches_all_outcomes() {
                 continue;
             }
         };
-        *tally.entry(if bound.control_is_uniform() { "uniform" } else { "varied" }).or_default() += 1;
+        *tally
+            .entry(if bound.control_is_uniform() {
+                "uniform"
+            } else {
+                "varied"
+            })
+            .or_default() += 1;
         let mut item = WorkItem::default();
         let outcome = match bound.expand(bound.pid(0), &mut item) {
             Ok(()) if item.out_of_bounds > 0 => "fine, out of bounds",
@@ -394,7 +459,16 @@ fn generator_reaches_all_outcomes() {
         *tally.entry(outcome).or_default() += 1;
     }
     println!("{tally:#?}");
-    for outcome in ["uniform", "varied", "fine", "fine, large", "fine, out of bounds"] {
-        assert!(tally.get(outcome).copied().unwrap_or(0) > 20, "{outcome}: {tally:?}");
+    for outcome in [
+        "uniform",
+        "varied",
+        "fine",
+        "fine, large",
+        "fine, out of bounds",
+    ] {
+        assert!(
+            tally.get(outcome).copied().unwrap_or(0) > 20,
+            "{outcome}: {tally:?}"
+        );
     }
 }

@@ -94,8 +94,12 @@ pub fn binary(op: BinaryOp, a: i64, b: i64) -> Result<i64, Fault> {
             nonzero(b)?;
             a.wrapping_rem(b)
         }
-        BinaryOp::UDiv => (a as u64).checked_div(b as u64).ok_or(Fault::DivisionByZero)? as i64,
-        BinaryOp::URem => (a as u64).checked_rem(b as u64).ok_or(Fault::DivisionByZero)? as i64,
+        BinaryOp::UDiv => (a as u64)
+            .checked_div(b as u64)
+            .ok_or(Fault::DivisionByZero)? as i64,
+        BinaryOp::URem => (a as u64)
+            .checked_rem(b as u64)
+            .ok_or(Fault::DivisionByZero)? as i64,
         BinaryOp::UShr => (a as u64).wrapping_shr((b & 63) as u32) as i64,
         BinaryOp::ULt => i64::from((a as u64) < (b as u64)),
         BinaryOp::ULe => i64::from((a as u64) <= (b as u64)),
@@ -104,12 +108,20 @@ pub fn binary(op: BinaryOp, a: i64, b: i64) -> Result<i64, Fault> {
 
 #[inline]
 fn nonzero(b: i64) -> Result<(), Fault> {
-    if b == 0 { Err(Fault::DivisionByZero) } else { Ok(()) }
+    if b == 0 {
+        Err(Fault::DivisionByZero)
+    } else {
+        Ok(())
+    }
 }
 
 #[inline]
 fn shift_count(b: i64) -> Result<u32, Fault> {
-    if (0..64).contains(&b) { Ok(b as u32) } else { Err(Fault::ShiftCount) }
+    if (0..64).contains(&b) {
+        Ok(b as u32)
+    } else {
+        Err(Fault::ShiftCount)
+    }
 }
 
 #[inline]
@@ -118,14 +130,22 @@ fn floor_div(a: i64, b: i64) -> Result<i64, Fault> {
     let q = a.checked_div(b).ok_or(Fault::Overflow)?;
     let r = a.wrapping_rem(b);
     // The quotient is at least MIN + 1 whenever there is a remainder, so this cannot wrap.
-    Ok(if r != 0 && (r < 0) != (b < 0) { q.wrapping_sub(1) } else { q })
+    Ok(if r != 0 && (r < 0) != (b < 0) {
+        q.wrapping_sub(1)
+    } else {
+        q
+    })
 }
 
 #[inline]
 fn floor_mod(a: i64, b: i64) -> Result<i64, Fault> {
     nonzero(b)?;
     let r = a.wrapping_rem(b);
-    Ok(if r != 0 && (r < 0) != (b < 0) { r.wrapping_add(b) } else { r })
+    Ok(if r != 0 && (r < 0) != (b < 0) {
+        r.wrapping_add(b)
+    } else {
+        r
+    })
 }
 
 /// The values that an expression's leaves stand for.
@@ -170,7 +190,13 @@ mod tests {
 
     #[test]
     fn division_rounds_down() {
-        for (a, b, q, r) in [(7, 2, 3, 1), (-7, 2, -4, 1), (7, -2, -4, -1), (-7, -2, 3, -1), (6, -2, -3, 0)] {
+        for (a, b, q, r) in [
+            (7, 2, 3, 1),
+            (-7, 2, -4, 1),
+            (7, -2, -4, -1),
+            (-7, -2, 3, -1),
+            (6, -2, -3, 0),
+        ] {
             assert_eq!(binary(Div, a, b), Ok(q));
             assert_eq!(binary(Mod, a, b), Ok(r));
         }

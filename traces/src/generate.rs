@@ -57,8 +57,26 @@ impl<'a> Choices<'a> {
 }
 
 const NAMES: &[&str] = &[
-    "k", "i", "A", "p0", "g1", "for", "a b", "quo\"te", "back\\slash", "new\nline", "\u{e9}t\u{e9}",
-    "#", "var", "select", "x_1", "\u{7f}", "0", "-", "body", "step",
+    "k",
+    "i",
+    "A",
+    "p0",
+    "g1",
+    "for",
+    "a b",
+    "quo\"te",
+    "back\\slash",
+    "new\nline",
+    "\u{e9}t\u{e9}",
+    "#",
+    "var",
+    "select",
+    "x_1",
+    "\u{7f}",
+    "0",
+    "-",
+    "body",
+    "step",
 ];
 
 const UNARY: &[UnaryOp] = &[
@@ -143,7 +161,11 @@ pub fn expr(c: &mut Choices<'_>, scope: ExprScope, depth: usize) -> Expr {
         9 => {
             let cond = expr(c, scope, depth - 1);
             let a = expr(c, scope, depth - 1);
-            Expr::Select(Box::new(cond), Box::new(a), Box::new(expr(c, scope, depth - 1)))
+            Expr::Select(
+                Box::new(cond),
+                Box::new(a),
+                Box::new(expr(c, scope, depth - 1)),
+            )
         }
         _ => Expr::Const(c.constant()),
     }
@@ -151,7 +173,11 @@ pub fn expr(c: &mut Choices<'_>, scope: ExprScope, depth: usize) -> Expr {
 
 fn unique(c: &mut Choices<'_>, taken: &[String]) -> String {
     let name = c.pick(NAMES, "k").to_owned();
-    if taken.contains(&name) { format!("{name}{}", taken.len()) } else { name }
+    if taken.contains(&name) {
+        format!("{name}{}", taken.len())
+    } else {
+        name
+    }
 }
 
 /// A valid trace.
@@ -165,7 +191,12 @@ pub fn trace(c: &mut Choices<'_>) -> Trace {
         let default = if c.chance() { Some(c.constant()) } else { None };
         params.push(Param { name, default });
     }
-    let launch = ExprScope { axes, pids: false, params: params.len(), loops: 0 };
+    let launch = ExprScope {
+        axes,
+        pids: false,
+        params: params.len(),
+        loops: 0,
+    };
     names.clear();
     let mut tensors = Vec::new();
     for _ in 0..1 + c.below(3) {
@@ -173,7 +204,13 @@ pub fn trace(c: &mut Choices<'_>) -> Trace {
         names.push(name.clone());
         let rank = c.below(4);
         let extents: Vec<Expr> = (0..rank)
-            .map(|_| if c.chance() { expr(c, launch, 3) } else { Expr::Const(1 + i64::from(c.byte())) })
+            .map(|_| {
+                if c.chance() {
+                    expr(c, launch, 3)
+                } else {
+                    Expr::Const(1 + i64::from(c.byte()))
+                }
+            })
             .collect();
         let layout = if c.below(4) == 3 {
             Layout::Tiled((0..rank).map(|_| 1 + u64::from(c.byte())).collect())
@@ -193,7 +230,14 @@ pub fn trace(c: &mut Choices<'_>) -> Trace {
     for _ in 0..c.below(5) {
         let name = unique(c, &names);
         names.push(name.clone());
-        buffers.push(Buffer { name, bytes: if c.below(8) == 7 { c.wide() } else { c.byte().into() } });
+        buffers.push(Buffer {
+            name,
+            bytes: if c.below(8) == 7 {
+                c.wide()
+            } else {
+                c.byte().into()
+            },
+        });
     }
     names.clear();
     let mut tiles = Vec::new();
@@ -202,22 +246,42 @@ pub fn trace(c: &mut Choices<'_>) -> Trace {
         names.push(name.clone());
         tiles.push(tile(c, name));
     }
-    let mut g = Body { axes, params: params.len(), tensors: tensors.len(), buffers: buffers.len(), tiles: &tiles, left: 40 };
+    let mut g = Body {
+        axes,
+        params: params.len(),
+        tensors: tensors.len(),
+        buffers: buffers.len(),
+        tiles: &tiles,
+        left: 40,
+    };
     let body = g.block(c, 0, 0);
-    let scope = ExprScope { axes, pids: true, params: params.len(), loops: 0 };
+    let scope = ExprScope {
+        axes,
+        pids: true,
+        params: params.len(),
+        loops: 0,
+    };
     let mut order: Vec<u8> = (0..axes).collect();
     if c.chance() {
         order.reverse();
     } else if c.chance() {
         order.clear();
     }
-    let key = if c.below(4) == 3 { Some(expr(c, scope, 3)) } else { None };
+    let key = if c.below(4) == 3 {
+        Some(expr(c, scope, 3))
+    } else {
+        None
+    };
     Trace {
         header: header(c),
         axes,
         params,
         tensors,
-        bounds: if c.chance() { Bounds::Off } else { Bounds::Strict },
+        bounds: if c.chance() {
+            Bounds::Off
+        } else {
+            Bounds::Strict
+        },
         buffers,
         tiles,
         body,
@@ -226,8 +290,20 @@ pub fn trace(c: &mut Choices<'_>) -> Trace {
 }
 
 fn header(c: &mut Choices<'_>) -> Header {
-    let text = |c: &mut Choices<'_>| if c.chance() { c.pick(NAMES, "").to_owned() } else { String::new() };
-    let number = |c: &mut Choices<'_>| if c.chance() { Some(u32::from(c.byte())) } else { None };
+    let text = |c: &mut Choices<'_>| {
+        if c.chance() {
+            c.pick(NAMES, "").to_owned()
+        } else {
+            String::new()
+        }
+    };
+    let number = |c: &mut Choices<'_>| {
+        if c.chance() {
+            Some(u32::from(c.byte()))
+        } else {
+            None
+        }
+    };
     Header {
         kernel: text(c),
         producer: text(c),
@@ -251,7 +327,11 @@ fn tile(c: &mut Choices<'_>, name: String) -> Tile {
     Tile {
         name,
         unit: None,
-        cycles: if c.below(8) == 7 { None } else { Some(c.wide() % (1 << 53) >> c.below(53)) },
+        cycles: if c.below(8) == 7 {
+            None
+        } else {
+            Some(c.wide() % (1 << 53) >> c.below(53))
+        },
         overlap: c.byte().into(),
         source: match c.below(3) {
             0 => CostSource::Measured,
@@ -296,19 +376,33 @@ impl Body<'_> {
 
     fn lists(&self, c: &mut Choices<'_>) -> Vec<BufferId> {
         let n = if self.buffers == 0 { 0 } else { c.below(3) };
-        (0..n).map(|_| BufferId(c.below(self.buffers) as u32)).collect()
+        (0..n)
+            .map(|_| BufferId(c.below(self.buffers) as u32))
+            .collect()
     }
 
     fn stmt(&mut self, c: &mut Choices<'_>, depth: usize, loops: usize) -> Stmt {
-        let scope = ExprScope { axes: self.axes, pids: true, params: self.params, loops };
+        let scope = ExprScope {
+            axes: self.axes,
+            pids: true,
+            params: self.params,
+            loops,
+        };
         let small = |c: &mut Choices<'_>| {
-            if c.below(4) == 3 { expr(c, scope, 3) } else { Expr::Const(c.below(6) as i64) }
+            if c.below(4) == 3 {
+                expr(c, scope, 3)
+            } else {
+                Expr::Const(c.below(6) as i64)
+            }
         };
         match c.below(if depth < 4 { 8 } else { 5 }) {
             0 | 1 => Stmt::Dma(self.dma(c, scope)),
             2 | 3 if !self.tiles.is_empty() => Stmt::Compute(Compute {
                 tile: TileId(c.below(self.tiles.len()) as u32),
-                unit: c.pick(&[Unit::Vector, Unit::Matmul, Unit::Preload, Unit::CrossLane], Unit::Vector),
+                unit: c.pick(
+                    &[Unit::Vector, Unit::Matmul, Unit::Preload, Unit::CrossLane],
+                    Unit::Vector,
+                ),
                 reads: self.lists(c),
                 writes: self.lists(c),
             }),
@@ -331,13 +425,20 @@ impl Body<'_> {
                 then: self.block(c, depth + 1, loops),
                 otherwise: self.block(c, depth + 1, loops),
             }),
-            _ => Stmt::Wait(Wait { semaphore: SemId(c.byte().into()), expected: small(c) }),
+            _ => Stmt::Wait(Wait {
+                semaphore: SemId(c.byte().into()),
+                expected: small(c),
+            }),
         }
     }
 
     fn dma(&mut self, c: &mut Choices<'_>, scope: ExprScope) -> Dma {
         let value = |c: &mut Choices<'_>| {
-            if c.below(4) == 3 { expr(c, scope, 4) } else { Expr::Const(c.below(9) as i64) }
+            if c.below(4) == 3 {
+                expr(c, scope, 4)
+            } else {
+                Expr::Const(c.below(9) as i64)
+            }
         };
         let dims = (0..c.below(4))
             .map(|_| Dim {
@@ -347,17 +448,30 @@ impl Body<'_> {
             })
             .collect();
         let indirect = match c.below(6) {
-            4 => Some(Indirect::Indices((0..c.below(4)).map(|_| value(c)).collect())),
-            5 => Some(Indirect::Lines { count: value(c), bytes: 1 + u32::from(c.byte()) }),
+            4 => Some(Indirect::Indices(
+                (0..c.below(4)).map(|_| value(c)).collect(),
+            )),
+            5 => Some(Indirect::Lines {
+                count: value(c),
+                bytes: 1 + u32::from(c.byte()),
+            }),
             _ => None,
         };
         Dma {
-            direction: if c.chance() { Direction::Store } else { Direction::Load },
+            direction: if c.chance() {
+                Direction::Store
+            } else {
+                Direction::Load
+            },
             tensor: TensorId(c.below(self.tensors) as u32),
             offset: expr(c, scope, 4),
             dims,
             element_bits: c.pick(&[32, 4, 8, 16, 64], 32),
-            semaphore: if c.chance() { Some(SemId(c.byte().into())) } else { None },
+            semaphore: if c.chance() {
+                Some(SemId(c.byte().into()))
+            } else {
+                None
+            },
             reads: self.lists(c),
             writes: self.lists(c),
             indirect,
@@ -367,7 +481,10 @@ impl Body<'_> {
 
 /// A launch that often fits the trace.
 pub fn launch(c: &mut Choices<'_>, trace: &Trace) -> LaunchArgs {
-    let mut args = LaunchArgs { allow_overlap: c.chance(), ..LaunchArgs::default() };
+    let mut args = LaunchArgs {
+        allow_overlap: c.chance(),
+        ..LaunchArgs::default()
+    };
     for _ in 0..trace.axes {
         args.grid.push(c.pick(&[1, 2, 3, 4, 5, 7, 1, 0], 1));
     }
@@ -378,7 +495,8 @@ pub fn launch(c: &mut Choices<'_>, trace: &Trace) -> LaunchArgs {
     }
     if c.below(4) == 3 {
         for tensor in &trace.tensors {
-            args.placement.insert(tensor.name.clone(), c.wide() >> c.below(64));
+            args.placement
+                .insert(tensor.name.clone(), c.wide() >> c.below(64));
         }
     }
     for tensor in &trace.tensors {

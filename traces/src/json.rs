@@ -46,7 +46,9 @@ type Result<T, E = TraceError> = std::result::Result<T, E>;
 
 /// A resolver for traces that name no files.
 pub fn no_files(name: &str) -> Result<String, String> {
-    Err(format!("a file cannot be read from here; put the rows of {name:?} into the trace"))
+    Err(format!(
+        "a file cannot be read from here; put the rows of {name:?} into the trace"
+    ))
 }
 
 /// Reads the JSON form.
@@ -87,7 +89,10 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
         "must_refuse",
         "bounds",
     ])?;
-    let mut reader = Reader { scope: Vec::new(), stmts: 0 };
+    let mut reader = Reader {
+        scope: Vec::new(),
+        stmts: 0,
+    };
     let axes = top.need("axes")?.int_in(1, 3)? as u8;
     let bounds = match top.get("bounds") {
         None => Bounds::Strict,
@@ -95,11 +100,16 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
             "strict" => Bounds::Strict,
             "off" => Bounds::Off,
             other => {
-                return Err(at.bad(format!("bounds {other:?}")).with_hint("use \"strict\" or \"off\""));
+                return Err(at
+                    .bad(format!("bounds {other:?}"))
+                    .with_hint("use \"strict\" or \"off\""));
             }
         },
     };
-    let note = top.get("note").map(|at| at.str().map(str::to_owned)).transpose()?;
+    let note = top
+        .get("note")
+        .map(|at| at.str().map(str::to_owned))
+        .transpose()?;
     let grids = match top.get("grids") {
         None => Vec::new(),
         Some(at) => at
@@ -114,20 +124,34 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
     }
     let mut buffers = Vec::new();
     for (i, bytes) in top.need("spad_buffer_bytes")?.list()?.iter().enumerate() {
-        buffers.push(Buffer { name: format!("b{i}"), bytes: bytes.count()? });
+        buffers.push(Buffer {
+            name: format!("b{i}"),
+            bytes: bytes.count()?,
+        });
     }
     let mut tiles = cycle_table(&top.need("cycle_table")?, resolve)?;
     if let Some(at) = top.get("unit_table") {
         let text = resolve(at.str()?).map_err(|e| at.bad(e))?;
-        add_unit_table(&mut tiles, &text).map_err(|e| TraceError { path: at.path.clone(), ..e })?;
+        add_unit_table(&mut tiles, &text).map_err(|e| TraceError {
+            path: at.path.clone(),
+            ..e
+        })?;
     }
     let body = reader.block(&top.need("body")?, 0)?;
     assign_roles(&mut tensors, &body);
     let header = Header {
-        kernel: top.get("name").map(|at| at.str().map(str::to_owned)).transpose()?.unwrap_or_default(),
+        kernel: top
+            .get("name")
+            .map(|at| at.str().map(str::to_owned))
+            .transpose()?
+            .unwrap_or_default(),
         ..Header::default()
     };
-    let must_refuse = top.get("must_refuse").map(|at| at.bool()).transpose()?.unwrap_or(false);
+    let must_refuse = top
+        .get("must_refuse")
+        .map(|at| at.bool())
+        .transpose()?
+        .unwrap_or(false);
     let trace = Trace {
         header,
         axes,
@@ -139,13 +163,20 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
         body,
         dispatch: Dispatch::default(),
     };
-    Ok(JsonImport { trace, grids, must_refuse, note })
+    Ok(JsonImport {
+        trace,
+        grids,
+        must_refuse,
+        note,
+    })
 }
 
 fn tensor(row: &At<'_>, index: usize) -> Result<Tensor> {
     let list = row.list()?;
     let Some((bytes, extents)) = list.split_last() else {
-        return Err(row.bad("an empty tensor").with_hint("write [rows, cols, element bytes]"));
+        return Err(row
+            .bad("an empty tensor")
+            .with_hint("write [rows, cols, element bytes]"));
     };
     let bytes = bytes.int_in(1, 512)?;
     let extents = extents
@@ -195,13 +226,18 @@ fn assign_roles(tensors: &mut [Tensor], body: &[Stmt]) {
 fn cycle_table(at: &At<'_>, resolve: Resolver<'_>) -> Result<Vec<Tile>> {
     if let Value::String(name) = at.value {
         let text = resolve(name).map_err(|e| at.bad(e))?;
-        return read_cycle_table(&text).map_err(|e| TraceError { path: at.path.clone(), ..e });
+        return read_cycle_table(&text).map_err(|e| TraceError {
+            path: at.path.clone(),
+            ..e
+        });
     }
     let mut tiles = Vec::new();
     for row in at.list()? {
         let cells = row.list()?;
         let [cycles, overlap] = cells.as_slice() else {
-            return Err(row.bad(format!("{} cells", cells.len())).with_hint("write [cycles, overlap]"));
+            return Err(row
+                .bad(format!("{} cells", cells.len()))
+                .with_hint("write [cycles, overlap]"));
         };
         tiles.push(tile(tiles.len(), cycles.count()?, overlap.count()?));
     }
@@ -232,7 +268,10 @@ pub fn read_cycle_table(text: &str) -> Result<Vec<Tile>> {
         let [cycles, overlap] = cells.as_slice() else {
             return Err(bad("not two numbers").with_hint("write `cycles overlap`, tab-separated"));
         };
-        let parse = |cell: &str| cell.parse::<u64>().map_err(|_| bad(&format!("bad number {cell:?}")));
+        let parse = |cell: &str| {
+            cell.parse::<u64>()
+                .map_err(|_| bad(&format!("bad number {cell:?}")))
+        };
         if tiles.len() >= MAX_TILES {
             return Err(TraceError::new(ErrorCode::TooLarge, "", "too many tiles"));
         }
@@ -262,7 +301,11 @@ pub fn add_unit_table(tiles: &mut [Tile], text: &str) -> Result<()> {
         let index: usize = index.parse().map_err(|_| bad("bad tile number"))?;
         let have = tiles.len();
         let tile = tiles.get_mut(index).ok_or_else(|| {
-            TraceError::new(ErrorCode::UnknownTile, "", format!("line {number}: tile {index} of {have}"))
+            TraceError::new(
+                ErrorCode::UnknownTile,
+                "",
+                format!("line {number}: tile {index} of {have}"),
+            )
         })?;
         tile.admissions.push(Admission {
             unit: (*unit).to_owned(),
@@ -310,20 +353,30 @@ impl<'v> At<'v> {
     }
 
     fn bool(&self) -> Result<bool> {
-        self.value.as_bool().ok_or_else(|| self.wanted("true or false"))
+        self.value
+            .as_bool()
+            .ok_or_else(|| self.wanted("true or false"))
     }
 
     fn list(&self) -> Result<Vec<At<'v>>> {
-        let Value::Array(items) = self.value else { return Err(self.wanted("a list")) };
+        let Value::Array(items) = self.value else {
+            return Err(self.wanted("a list"));
+        };
         Ok(items
             .iter()
             .enumerate()
-            .map(|(i, value)| At { value, path: format!("{}[{i}]", self.path) })
+            .map(|(i, value)| At {
+                value,
+                path: format!("{}[{i}]", self.path),
+            })
             .collect())
     }
 
     fn int_in(&self, lo: i64, hi: i64) -> Result<i64> {
-        let value = self.value.as_i64().ok_or_else(|| self.wanted("an integer"))?;
+        let value = self
+            .value
+            .as_i64()
+            .ok_or_else(|| self.wanted("an integer"))?;
         if (lo..=hi).contains(&value) {
             Ok(value)
         } else {
@@ -332,7 +385,9 @@ impl<'v> At<'v> {
     }
 
     fn count(&self) -> Result<u64> {
-        self.value.as_u64().ok_or_else(|| self.wanted("an integer of 0 or more"))
+        self.value
+            .as_u64()
+            .ok_or_else(|| self.wanted("an integer of 0 or more"))
     }
 
     fn id(&self) -> Result<u32> {
@@ -348,13 +403,20 @@ struct Object<'v> {
 
 impl<'v> Object<'v> {
     fn new(value: &'v Value, path: &str) -> Result<Self> {
-        let at = At { value, path: path.to_owned() };
+        let at = At {
+            value,
+            path: path.to_owned(),
+        };
         let map = value.as_object().ok_or_else(|| at.wanted("an object"))?;
         Ok(Self { map, path: at.path })
     }
 
     fn path_of(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
     }
 
     fn only(&self, known: &[&str]) -> Result<()> {
@@ -371,13 +433,20 @@ impl<'v> Object<'v> {
     }
 
     fn get(&self, key: &str) -> Option<At<'v>> {
-        self.map.get(key).map(|value| At { value, path: self.path_of(key) })
+        self.map.get(key).map(|value| At {
+            value,
+            path: self.path_of(key),
+        })
     }
 
     fn need(&self, key: &str) -> Result<At<'v>> {
         self.get(key).ok_or_else(|| {
-            TraceError::new(ErrorCode::MissingKey, self.path.clone(), format!("no key {key:?}"))
-                .with_hint("add it; the form is described in tilesim-traces' json module")
+            TraceError::new(
+                ErrorCode::MissingKey,
+                self.path.clone(),
+                format!("no key {key:?}"),
+            )
+            .with_hint("add it; the form is described in tilesim-traces' json module")
         })
     }
 }
@@ -426,15 +495,19 @@ impl Reader {
 
     fn block(&mut self, at: &At<'_>, depth: usize) -> Result<Vec<Stmt>> {
         if depth > MAX_STMT_DEPTH {
-            return Err(TraceError::new(ErrorCode::TooDeep, at.path.clone(), "nested too deeply")
-                .with_hint(format!("nest at most {MAX_STMT_DEPTH} statements")));
+            return Err(
+                TraceError::new(ErrorCode::TooDeep, at.path.clone(), "nested too deeply")
+                    .with_hint(format!("nest at most {MAX_STMT_DEPTH} statements")),
+            );
         }
         let mut out = Vec::new();
         for item in at.list()? {
             self.stmts += 1;
             if self.stmts > MAX_STMTS {
-                return Err(TraceError::new(ErrorCode::TooLarge, item.path, "too many statements")
-                    .with_hint("use loops for what repeats"));
+                return Err(
+                    TraceError::new(ErrorCode::TooLarge, item.path, "too many statements")
+                        .with_hint("use loops for what repeats"),
+                );
             }
             out.push(self.stmt(&item, depth)?);
         }
@@ -458,13 +531,23 @@ impl Reader {
                 self.scope.push(name.clone());
                 let body = self.block(&o.need("body")?, depth + 1);
                 self.scope.pop();
-                Ok(Stmt::For(For { var, name, lo, hi, step, body: body? }))
+                Ok(Stmt::For(For {
+                    var,
+                    name,
+                    lo,
+                    hi,
+                    step,
+                    body: body?,
+                }))
             }
             "dma" => self.dma(&o).map(Stmt::Dma),
             "wait" => {
                 o.only(&["op", "sem", "expected"])?;
                 let semaphore = SemId(o.need("sem")?.id()?);
-                Ok(Stmt::Wait(Wait { semaphore, expected: self.expr(&o.need("expected")?)? }))
+                Ok(Stmt::Wait(Wait {
+                    semaphore,
+                    expected: self.expr(&o.need("expected")?)?,
+                }))
             }
             "compute" => {
                 o.only(&["op", "tile", "ct", "reads", "writes"])?;
@@ -483,7 +566,9 @@ impl Reader {
             }
             other => {
                 let short: String = other.chars().take(64).collect();
-                Err(op.bad(format!("unknown op {short:?}")).with_hint("use loop, dma, wait or compute"))
+                Err(op
+                    .bad(format!("unknown op {short:?}"))
+                    .with_hint("use loop, dma, wait or compute"))
             }
         }
     }
@@ -509,7 +594,9 @@ impl Reader {
             "store" => Direction::Store,
             other => {
                 let short: String = other.chars().take(64).collect();
-                return Err(dir.bad(format!("direction {short:?}")).with_hint("use load or store"));
+                return Err(dir
+                    .bad(format!("direction {short:?}"))
+                    .with_hint("use load or store"));
             }
         };
         let dims = o.need("dims")?.list()?;
@@ -524,14 +611,22 @@ impl Reader {
             .iter()
             .zip(&strides)
             .map(|(extent, stride)| {
-                Ok(Dim { extent: self.expr(extent)?, stride: self.expr(stride)?, valid: None })
+                Ok(Dim {
+                    extent: self.expr(extent)?,
+                    stride: self.expr(stride)?,
+                    valid: None,
+                })
             })
             .collect::<Result<_>>()?;
         let is_async = match o.get("is_async") {
             Some(at) => at.bool()?,
             None => false,
         };
-        let semaphore = if is_async { Some(SemId(o.need("sem")?.id()?)) } else { None };
+        let semaphore = if is_async {
+            Some(SemId(o.need("sem")?.id()?))
+        } else {
+            None
+        };
         Ok(Dma {
             direction,
             tensor: TensorId(o.need("arg")?.id()?),
@@ -554,7 +649,9 @@ impl Reader {
         }
         let hint = "use 0, {\"indices\": [...]} or {\"lines\": count, \"line_bytes\": bytes}";
         if !at.value.is_object() {
-            return Err(at.bad("an indirect transfer without its lines").with_hint(hint));
+            return Err(at
+                .bad("an indirect transfer without its lines")
+                .with_hint(hint));
         }
         let o = Object::new(at.value, &at.path)?;
         o.only(&["indices", "lines", "line_bytes"])?;

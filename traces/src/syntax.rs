@@ -58,9 +58,19 @@ pub(crate) type Result<T> = std::result::Result<T, TraceError>;
 
 impl<'a> Lexer<'a> {
     pub fn new(text: &'a str) -> Result<Self> {
-        let span = TextSpan { line: 1, column: 1, length: 1 };
-        let mut lexer =
-            Self { rest: text, line: 1, column: 1, tok: Tok::End, span, last: span };
+        let span = TextSpan {
+            line: 1,
+            column: 1,
+            length: 1,
+        };
+        let mut lexer = Self {
+            rest: text,
+            line: 1,
+            column: 1,
+            tok: Tok::End,
+            span,
+            last: span,
+        };
         lexer.advance()?;
         Ok(lexer)
     }
@@ -106,11 +116,19 @@ impl<'a> Lexer<'a> {
     }
 
     pub fn expect(&mut self, punct: &str) -> Result<()> {
-        if self.eat(punct)? { Ok(()) } else { Err(self.unexpected(&format!("`{punct}`"))) }
+        if self.eat(punct)? {
+            Ok(())
+        } else {
+            Err(self.unexpected(&format!("`{punct}`")))
+        }
     }
 
     pub fn expect_word(&mut self, word: &str) -> Result<()> {
-        if self.eat_word(word)? { Ok(()) } else { Err(self.unexpected(&format!("`{word}`"))) }
+        if self.eat_word(word)? {
+            Ok(())
+        } else {
+            Err(self.unexpected(&format!("`{word}`")))
+        }
     }
 
     /// An error at the current token that says what was wanted.
@@ -120,8 +138,14 @@ impl<'a> Lexer<'a> {
     }
 
     fn error_here(&self, message: impl Into<String>, hint: &str) -> TraceError {
-        let at = TextSpan { line: self.line, column: self.column, length: 1 };
-        TraceError::new(ErrorCode::Syntax, "", message).with_hint(hint).at(at)
+        let at = TextSpan {
+            line: self.line,
+            column: self.column,
+            length: 1,
+        };
+        TraceError::new(ErrorCode::Syntax, "", message)
+            .with_hint(hint)
+            .at(at)
     }
 
     fn bump(&mut self, bytes: usize) -> &'a str {
@@ -157,7 +181,11 @@ impl<'a> Lexer<'a> {
         let (line, column) = (self.line, self.column);
         let Some(first) = self.rest.chars().next() else {
             self.tok = Tok::End;
-            self.span = TextSpan { line, column, length: 1 };
+            self.span = TextSpan {
+                line,
+                column,
+                length: 1,
+            };
             return Ok(());
         };
         self.tok = if first.is_ascii_alphabetic() || first == '_' {
@@ -184,8 +212,16 @@ impl<'a> Lexer<'a> {
                 "quote names that are not plain identifiers",
             ));
         };
-        let length = if self.line == line { self.column.saturating_sub(column).max(1) } else { 1 };
-        self.span = TextSpan { line, column, length };
+        let length = if self.line == line {
+            self.column.saturating_sub(column).max(1)
+        } else {
+            1
+        };
+        self.span = TextSpan {
+            line,
+            column,
+            length,
+        };
         Ok(())
     }
 
@@ -198,8 +234,12 @@ impl<'a> Lexer<'a> {
             let len = digits
                 .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
                 .unwrap_or(digits.len());
-            let clean: String =
-                digits.get(..len).unwrap_or("").chars().filter(|c| *c != '_').collect();
+            let clean: String = digits
+                .get(..len)
+                .unwrap_or("")
+                .chars()
+                .filter(|c| *c != '_')
+                .collect();
             let value = u64::from_str_radix(&clean, 16)
                 .map_err(|_| self.error_here("bad hexadecimal number", "use at most 16 digits"))?;
             self.bump(2 + len);
@@ -227,16 +267,21 @@ impl<'a> Lexer<'a> {
         if at(end).is_ascii_alphabetic() {
             return Err(self.error_here("a number runs into a word", "put a space between them"));
         }
-        let clean: String =
-            start.get(..end).unwrap_or("").chars().filter(|c| *c != '_').collect();
+        let clean: String = start
+            .get(..end)
+            .unwrap_or("")
+            .chars()
+            .filter(|c| *c != '_')
+            .collect();
         let tok = if float {
-            let value: f64 =
-                clean.parse().map_err(|_| self.error_here("bad number", "write it like 0.5"))?;
+            let value: f64 = clean
+                .parse()
+                .map_err(|_| self.error_here("bad number", "write it like 0.5"))?;
             Tok::Float(value)
         } else {
-            let value: u64 = clean.parse().map_err(|_| {
-                self.error_here("a number of more than 64 bits", "stay below 2^64")
-            })?;
+            let value: u64 = clean
+                .parse()
+                .map_err(|_| self.error_here("a number of more than 64 bits", "stay below 2^64"))?;
             Tok::Int(value)
         };
         self.bump(end);
@@ -244,11 +289,16 @@ impl<'a> Lexer<'a> {
     }
 
     fn quoted(&mut self) -> Result<Tok<'a>> {
-        let open = self.error_here("a string without an end", "close it with \" on the same line");
+        let open = self.error_here(
+            "a string without an end",
+            "close it with \" on the same line",
+        );
         self.bump(1);
         let mut out = String::new();
         loop {
-            let Some(c) = self.rest.chars().next() else { return Err(open) };
+            let Some(c) = self.rest.chars().next() else {
+                return Err(open);
+            };
             if c == '\n' {
                 return Err(open);
             }
@@ -263,7 +313,9 @@ impl<'a> Lexer<'a> {
             }
             let bad = self.error_here("unknown escape", "use \\\\ \\\" \\n \\r \\t or \\u{hex}");
             self.bump(1);
-            let Some(escape) = self.rest.chars().next() else { return Err(open) };
+            let Some(escape) = self.rest.chars().next() else {
+                return Err(open);
+            };
             let plain = match escape {
                 '\\' | '"' => Some(escape),
                 'n' => Some('\n'),
@@ -276,8 +328,14 @@ impl<'a> Lexer<'a> {
                 self.bump(1);
                 continue;
             }
-            let hex = self.rest.strip_prefix("u{").and_then(|r| r.split_once('}')).map(|(h, _)| h);
-            let Some(hex) = hex.filter(|h| h.len() <= 6) else { return Err(bad) };
+            let hex = self
+                .rest
+                .strip_prefix("u{")
+                .and_then(|r| r.split_once('}'))
+                .map(|(h, _)| h);
+            let Some(hex) = hex.filter(|h| h.len() <= 6) else {
+                return Err(bad);
+            };
             let c = u32::from_str_radix(hex, 16).ok().and_then(char::from_u32);
             out.push(c.ok_or(bad)?);
             self.bump(hex.len() + 3);
@@ -307,7 +365,9 @@ pub(crate) fn quote(text: &str) -> String {
 /// Whether a name can stand unquoted.
 pub(crate) fn is_ident(name: &str) -> bool {
     let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+    chars
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
@@ -390,8 +450,8 @@ pub(crate) const INFIX: &[(&str, BinaryOp, u8)] = &[
     ("%", BinaryOp::Mod, 10),
 ];
 
-/// Nested calls of the parser; one level of a tree takes at most two.
-const MAX_NESTING: usize = 2 * MAX_EXPR_DEPTH + 16;
+/// Nested calls of the parser; a parenthesised operand, the dearest level of a tree, takes five.
+const MAX_NESTING: usize = 5 * MAX_EXPR_DEPTH + 16;
 
 pub(crate) struct ExprParser<'p, 'a, N> {
     pub lexer: &'p mut Lexer<'a>,
@@ -402,7 +462,17 @@ pub(crate) struct ExprParser<'p, 'a, N> {
 
 impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
     pub fn new(lexer: &'p mut Lexer<'a>, names: &'p N) -> Self {
-        Self { lexer, names, nesting: 0, nodes: 0 }
+        Self {
+            lexer,
+            names,
+            nesting: 0,
+            nodes: 0,
+        }
+    }
+
+    /// Nodes read so far, or a little more.
+    pub fn nodes(&self) -> usize {
+        self.nodes
     }
 
     /// Reads one expression; its depth is bounded.
@@ -417,12 +487,20 @@ impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
 
     fn enter(&mut self) -> Result<()> {
         self.nesting += 1;
-        if self.nesting > MAX_NESTING { Err(too_deep(self.lexer.span())) } else { Ok(()) }
+        if self.nesting > MAX_NESTING {
+            Err(too_deep(self.lexer.span()))
+        } else {
+            Ok(())
+        }
     }
 
     fn node(&mut self) -> Result<()> {
         self.nodes += 1;
-        if self.nodes > 2 * MAX_EXPR_NODES { Err(too_deep(self.lexer.span())) } else { Ok(()) }
+        if self.nodes > 2 * MAX_EXPR_NODES {
+            Err(too_deep(self.lexer.span()))
+        } else {
+            Ok(())
+        }
     }
 
     /// An expression and the depth of its tree.
@@ -434,7 +512,10 @@ impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
             self.lexer.expect(":")?;
             let (b, db) = self.ternary()?;
             self.node()?;
-            (Expr::Select(Box::new(cond), Box::new(a), Box::new(b)), 1 + dc.max(da).max(db))
+            (
+                Expr::Select(Box::new(cond), Box::new(a), Box::new(b)),
+                1 + dc.max(da).max(db),
+            )
         } else {
             (cond, dc)
         };
@@ -446,7 +527,9 @@ impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
         self.enter()?;
         let (mut left, mut depth) = self.prefix()?;
         loop {
-            let Tok::Punct(punct) = *self.lexer.peek() else { break };
+            let Tok::Punct(punct) = *self.lexer.peek() else {
+                break;
+            };
             // The logical operators are shorthand for a select.
             let logical = match punct {
                 "||" => Some(1),
@@ -496,7 +579,9 @@ impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
         self.node()?;
         let out = if self.lexer.eat("-")? {
             if let Tok::Int(n) = *self.lexer.peek() {
-                let value = 0i64.checked_sub_unsigned(n).ok_or_else(|| too_big(self.lexer.span()))?;
+                let value = 0i64
+                    .checked_sub_unsigned(n)
+                    .ok_or_else(|| too_big(self.lexer.span()))?;
                 self.lexer.next()?;
                 (Expr::Const(value), 1)
             } else {
@@ -542,7 +627,10 @@ impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
                 let Tok::Quoted(name) = self.lexer.next()? else {
                     return Err(self.lexer.unexpected("a name"));
                 };
-                self.names.lookup(&name).map(|e| (e, 1)).ok_or_else(|| self.unknown(&name, span))
+                self.names
+                    .lookup(&name)
+                    .map(|e| (e, 1))
+                    .ok_or_else(|| self.unknown(&name, span))
             }
             _ => Err(self.lexer.unexpected("an expression")),
         }
@@ -552,11 +640,15 @@ impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
         let known = self.names.known();
         let hint = match closest(name, known.iter().copied()) {
             Some(near) => format!("did you mean {near:?}"),
-            None => "expressions know p0 p1 p2, g0 g1 g2, parameters and enclosing loops' variables"
-                .into(),
+            None => {
+                "expressions know p0 p1 p2, g0 g1 g2, parameters and enclosing loops' variables"
+                    .into()
+            }
         };
         let message = format!("no parameter or loop variable {:?}", shorten(name));
-        TraceError::new(ErrorCode::UnknownName, "", message).with_hint(hint).at(span)
+        TraceError::new(ErrorCode::UnknownName, "", message)
+            .with_hint(hint)
+            .at(span)
     }
 
     fn call(&mut self, word: &str, span: TextSpan) -> Result<(Expr, usize)> {
@@ -621,7 +713,9 @@ impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
 
 fn too_deep(span: TextSpan) -> TraceError {
     TraceError::new(ErrorCode::TooDeep, "", "expression too large")
-        .with_hint(format!("use at most {MAX_EXPR_DEPTH} levels and {MAX_EXPR_NODES} nodes"))
+        .with_hint(format!(
+            "use at most {MAX_EXPR_DEPTH} levels and {MAX_EXPR_NODES} nodes"
+        ))
         .at(span)
 }
 

@@ -42,7 +42,11 @@ pub const MAX_ERRORS: usize = 32;
 /// Validates a trace; reports up to [`MAX_ERRORS`] errors in the order of the trace.
 pub fn validate(trace: Trace) -> Result<ValidTrace, Vec<TraceError>> {
     let errors = check(&trace);
-    if errors.is_empty() { Ok(ValidTrace(Arc::new(trace))) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(ValidTrace(Arc::new(trace)))
+    } else {
+        Err(errors)
+    }
 }
 
 /// The errors of a trace, up to [`MAX_ERRORS`]; none means that it is valid.
@@ -51,7 +55,14 @@ pub fn check(trace: &Trace) -> Vec<TraceError> {
 }
 
 fn check_up_to(trace: &Trace, max: usize) -> Vec<TraceError> {
-    let mut c = Checker { trace, max, errors: Vec::new(), path: Vec::new(), stmts: 0, nodes: 0 };
+    let mut c = Checker {
+        trace,
+        max,
+        errors: Vec::new(),
+        path: Vec::new(),
+        stmts: 0,
+        nodes: 0,
+    };
     c.trace();
     c.errors
 }
@@ -98,7 +109,11 @@ impl Checker<'_> {
         }
         let hint = hint.into();
         let error = TraceError::new(code, path, message);
-        self.errors.push(if hint.is_empty() { error } else { error.with_hint(hint) });
+        self.errors.push(if hint.is_empty() {
+            error
+        } else {
+            error.with_hint(hint)
+        });
     }
 
     fn within(&mut self, key: &'static str, f: impl FnOnce(&mut Self)) {
@@ -160,7 +175,11 @@ impl Checker<'_> {
     fn count(&mut self, key: &'static str, len: usize, max: usize) -> bool {
         if len > max {
             self.within(key, |c| {
-                c.fail(ErrorCode::TooLarge, format!("{len} entries"), format!("use at most {max}"));
+                c.fail(
+                    ErrorCode::TooLarge,
+                    format!("{len} entries"),
+                    format!("use at most {max}"),
+                );
             });
         }
         len <= max
@@ -183,13 +202,19 @@ impl Checker<'_> {
         self.within("header", |c| c.header(&t.header));
         if !(1..=3).contains(&t.axes) {
             self.within("axes", |c| {
-                c.fail(ErrorCode::BadAxes, format!("{} axes", t.axes), "a grid has 1, 2 or 3 axes");
+                c.fail(
+                    ErrorCode::BadAxes,
+                    format!("{} axes", t.axes),
+                    "a grid has 1, 2 or 3 axes",
+                );
             });
         }
         if self.count("params", t.params.len(), MAX_PARAMS) {
             let mut seen = BTreeSet::new();
             let names: Vec<&str> = t.params.iter().map(|p| p.name.as_str()).collect();
-            self.each("params", &names, |c, name| c.name("parameter", name, &mut seen));
+            self.each("params", &names, |c, name| {
+                c.name("parameter", name, &mut seen)
+            });
         }
         if self.count("tensors", t.tensors.len(), MAX_TENSORS) {
             let mut seen = BTreeSet::new();
@@ -202,7 +227,9 @@ impl Checker<'_> {
         if self.count("buffers", t.buffers.len(), MAX_BUFFERS) {
             let mut seen = BTreeSet::new();
             let names: Vec<&str> = t.buffers.iter().map(|b| b.name.as_str()).collect();
-            self.each("buffers", &names, |c, name| c.name("buffer", name, &mut seen));
+            self.each("buffers", &names, |c, name| {
+                c.name("buffer", name, &mut seen)
+            });
         }
         if self.count("tiles", t.tiles.len(), MAX_TILES) {
             let mut seen = BTreeSet::new();
@@ -236,7 +263,10 @@ impl Checker<'_> {
         if !self.count("extents", tensor.extents.len(), MAX_TENSOR_AXES) {
             return;
         }
-        let allowed = Allowed { pids: false, loops: 0 };
+        let allowed = Allowed {
+            pids: false,
+            loops: 0,
+        };
         self.each("extents", &tensor.extents, |c, e| c.expr(e, allowed));
         if let Layout::Tiled(tile) = &tensor.layout {
             if tile.len() != tensor.extents.len() {
@@ -244,7 +274,10 @@ impl Checker<'_> {
                     c.fail(
                         ErrorCode::BadValue,
                         format!("{} tile extents", tile.len()),
-                        format!("the tensor has {} axes; give one each", tensor.extents.len()),
+                        format!(
+                            "the tensor has {} axes; give one each",
+                            tensor.extents.len()
+                        ),
                     );
                 });
             }
@@ -261,10 +294,17 @@ impl Checker<'_> {
     }
 
     fn tile(&mut self, tile: &Tile) {
-        for (key, value) in [("cycles", tile.cycles.unwrap_or(0)), ("overlap", tile.overlap)] {
+        for (key, value) in [
+            ("cycles", tile.cycles.unwrap_or(0)),
+            ("overlap", tile.overlap),
+        ] {
             if value >= MAX_CYCLES {
                 self.within(key, |c| {
-                    c.fail(ErrorCode::BadValue, format!("{value} cycles"), "stay below 2^53");
+                    c.fail(
+                        ErrorCode::BadValue,
+                        format!("{value} cycles"),
+                        "stay below 2^53",
+                    );
                 });
             }
         }
@@ -304,7 +344,15 @@ impl Checker<'_> {
             });
         }
         if let Some(key) = &dispatch.key {
-            self.within("key", |c| c.expr(key, Allowed { pids: true, loops: 0 }));
+            self.within("key", |c| {
+                c.expr(
+                    key,
+                    Allowed {
+                        pids: true,
+                        loops: 0,
+                    },
+                )
+            });
         }
     }
 
@@ -344,7 +392,11 @@ impl Checker<'_> {
                 c.within("step", |c| {
                     c.expr(&f.step, allowed);
                     if f.step == Expr::Const(0) {
-                        c.fail(ErrorCode::ZeroStep, "a step of 0", "use a step other than 0");
+                        c.fail(
+                            ErrorCode::ZeroStep,
+                            "a step of 0",
+                            "use a step other than 0",
+                        );
                     }
                 });
                 c.each("body", &f.body, |c, s| c.stmt(s, depth + 1, loops + 1));
@@ -355,7 +407,9 @@ impl Checker<'_> {
                 }
                 c.within("cond", |c| c.expr(&i.cond, allowed));
                 c.each("then", &i.then, |c, s| c.stmt(s, depth + 1, loops));
-                c.each("otherwise", &i.otherwise, |c, s| c.stmt(s, depth + 1, loops));
+                c.each("otherwise", &i.otherwise, |c, s| {
+                    c.stmt(s, depth + 1, loops)
+                });
             }),
             Stmt::Dma(dma) => self.within("dma", |c| c.dma(dma, allowed)),
             Stmt::Compute(compute) => self.within("compute", |c| c.compute(compute)),

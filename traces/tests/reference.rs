@@ -22,12 +22,17 @@ fn samples_expand_on_their_grids() {
         let trace = ValidTrace::try_from(import.trace).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let mut item = WorkItem::default();
         for grid in import.grids {
-            let args = LaunchArgs { grid: grid.clone(), ..LaunchArgs::default() };
+            let args = LaunchArgs {
+                grid: grid.clone(),
+                ..LaunchArgs::default()
+            };
             let bound = Bound::new(&trace, &args, &Limits::default()).unwrap();
             assert!(bound.control_is_uniform());
             assert_eq!(bound.items(), grid.iter().product::<u64>());
             for index in 0..bound.items() {
-                bound.expand(bound.pid(index), &mut item).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+                bound
+                    .expand(bound.pid(index), &mut item)
+                    .unwrap_or_else(|e| panic!("{path:?}: {e}"));
                 assert!(item.ops.iter().any(|op| matches!(op.kind, OpKind::Dma(_))));
             }
         }
