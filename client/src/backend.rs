@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::{Duration, Instant}};
 
 use tilesim_core::Launch;
+use tilesim_traces::ValidTrace;
 use tilesim_server::{
     catalog::{Catalog, MachineRequest},
     error::ServiceError,
@@ -69,19 +70,20 @@ impl Local {
 }
 
 impl Backend {
-    /// Makes a trace known. `bytes` are its file in any encoding.
-    pub async fn put_trace(&self, name: &str, bytes: Vec<u8>) -> Result<Digest, ServiceError> {
+    /// Makes a trace known. A server is sent it only if it does not have it.
+    pub async fn put_trace(&self, name: &str, trace: &ValidTrace) -> Result<Digest, ServiceError> {
+        let digest = Digest(trace.digest().0);
         match self {
             Backend::Local(local) => {
-                let tenant = Tenant::default();
-                let (trace, _) = local.catalog.put_trace(&tenant, name.to_owned(), bytes).await?;
-                Ok(trace.digest)
+                local.catalog.keep_trace(&Tenant::default(), trace.clone());
             }
             Backend::Remote(client) => {
-                let answer = client.upload_trace(name, &bytes).await?;
-                Digest::parse(&answer.trace.unwrap_or_default().digest, "trace.digest")
+                if !client.missing_traces(&[digest]).await?.is_empty() {
+                    client.upload_trace(name, &tilesim_traces::to_container(trace)?).await?;
+                }
             }
         }
+        Ok(digest)
     }
 
     /// Simulates one launch. `progress` shows how far a run in this process is.

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use tilesim_core::{CoreReport, Identity, Launch, Report, StackEntry, UnitReport};
+use tilesim_core::{
+    Launch, Report,
+    memory::ChannelStats,
+    report::{CoreReport, DramReport, Identity, StackEntry, UnitReport},
+};
 use tilesim_proto::{ERROR_DOMAIN, v1};
 use tilesim_server::{
     catalog::{MachineRequest, MachineSource},
@@ -146,7 +150,9 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
         unit: u.unit,
         active: u.active_cycles,
         idle: u.idle_cycles,
+        ops: u.ops,
     };
+    let dram = required(report.dram, "DRAM statistics")?;
     Ok(Report {
         cycles: report.cycles,
         ns: report.ns,
@@ -155,22 +161,49 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
         cores: report
             .cores
             .into_iter()
-            .map(|c| CoreReport { units: c.units.into_iter().map(unit).collect() })
+            .map(|c| CoreReport {
+                id: c.core,
+                units: c.units.into_iter().map(unit).collect(),
+                work_items: c.work_items,
+                loads: c.loads,
+                stores: c.stores,
+                computes: c.computes,
+                waits: c.waits,
+                requests: c.dram_requests,
+            })
             .collect(),
         cycle_stack: report
             .cycle_stack
             .into_iter()
-            .map(|e| StackEntry { core: e.core, cause: e.cause, cycles: e.cycles })
-            .collect(),
+            .map(|e| {
+                Ok(StackEntry { core: e.core, cause: named(&e.cause)?, cycles: e.cycles })
+            })
+            .collect::<Result<_, ServiceError>>()?,
         notes: report.notes,
-        exactness: report.exactness,
+        exactness: named(&report.exactness)?,
         identity: Identity {
             trace: identity.trace,
             machine: identity.machine,
             launch: identity.launch,
             model_version: identity.model_version,
         },
+        dram: DramReport {
+            bytes_read: dram.bytes_read,
+            bytes_written: dram.bytes_written,
+            channels: dram
+                .channels
+                .into_iter()
+                .map(|c| ChannelStats { reads: c.reads, writes: c.writes })
+                .collect(),
+        },
+        out_of_bounds_transfers: report.out_of_bounds_transfers,
     })
+}
+
+/// A choice by its stable name: the one it is serialised under.
+fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, ServiceError> {
+    serde_json::from_value(serde_json::Value::String(name.to_owned()))
+        .map_err(|e| malformed(format!("`{name}` is not known here: {e}")))
 }
 
 /// A problem from its message.

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tilesim_core::{
+use tilesim_core::machine::{
     Machine,
-    machine::import::{ImportOptions, NoFiles},
+    import::{ImportOptions, NoFiles},
 };
 use tilesim_traces::ValidTrace;
 use tokio::sync::Semaphore;
@@ -91,10 +91,9 @@ impl Catalog {
         let (store, owner) = (self.store.clone(), tenant.clone());
         let (loaded, weight, new) = self
             .off_runtime(move || {
-                let trace = tilesim_traces::load_bytes(&name, &bytes)?;
+                let loaded = loaded(tilesim_traces::load_bytes(&name, &bytes)?);
                 drop(bytes);
-                let loaded = validated(trace)?;
-                let encoded = tilesim_traces::encode(&loaded.trace)?;
+                let encoded = tilesim_traces::to_container(&loaded.trace)?;
                 let weight = encoded.len() as u64;
                 let new = match store {
                     Some(store) => {
@@ -108,6 +107,13 @@ impl Catalog {
             .await?;
         self.remember_trace(tenant, &loaded, weight);
         Ok((loaded, new))
+    }
+
+    /// Keeps a validated trace in memory only.
+    pub fn keep_trace(&self, tenant: &Tenant, trace: ValidTrace) -> Digest {
+        let loaded = Arc::new(loaded(trace));
+        self.remember_trace(tenant, &loaded, 0);
+        loaded.digest
     }
 
     /// A stored trace; `path` is where its digest stood in the request.
@@ -136,9 +142,9 @@ impl Catalog {
                 let damaged = |e: ServiceError| {
                     ServiceError::from(store.damaged(ObjectKind::Trace, digest, e.to_string()))
                 };
-                let trace = tilesim_traces::load_bytes("trace.tst", &bytes)
-                    .map_err(|e| damaged(e.into()))?;
-                let loaded = validated(trace).map_err(damaged)?;
+                let trace =
+                    tilesim_traces::load_bytes("", &bytes).map_err(|e| damaged(e.into()))?;
+                let loaded = loaded(trace);
                 if loaded.digest != digest {
                     let detail = format!("it holds {}", loaded.digest);
                     return Err(store.damaged(ObjectKind::Trace, digest, detail).into());
@@ -268,9 +274,9 @@ impl Catalog {
     ) -> Result<Vec<u8>, ServiceError> {
         self.off_runtime(move || {
             if text {
-                return Ok(tilesim_traces::print(&trace.trace).into_bytes());
+                return Ok(tilesim_traces::to_text(&trace.trace).into_bytes());
             }
-            Ok(tilesim_traces::encode(&trace.trace)?)
+            Ok(tilesim_traces::to_container(&trace.trace)?)
         })
         .await
     }
@@ -293,9 +299,8 @@ impl Catalog {
     }
 }
 
-fn validated(trace: tilesim_traces::Trace) -> Result<LoadedTrace, ServiceError> {
-    let trace = ValidTrace::try_from(trace)?;
-    Ok(LoadedTrace { digest: Digest(trace.digest().0), trace })
+fn loaded(trace: ValidTrace) -> LoadedTrace {
+    LoadedTrace { digest: Digest(trace.digest().0), trace }
 }
 
 fn parse_machine(name: &str, document: &str) -> Result<LoadedMachine, ServiceError> {
@@ -314,7 +319,7 @@ fn read_machine(
 ) -> Result<LoadedMachine, ServiceError> {
     let mut loaded = match &request.source {
         MachineSource::Preset(name) => {
-            let machine = tilesim_core::machine::preset(name)?;
+            let machine = Machine::preset(name)?;
             LoadedMachine { digest: Digest(machine.digest()?.0), machine, notes: Vec::new() }
         }
         MachineSource::Document(document) => parse_machine("", document)?,

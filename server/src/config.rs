@@ -52,6 +52,9 @@ pub struct ServeArgs {
     /// Log JSON lines instead of text.
     #[arg(long, env = "TILESIM_LOG_JSON")]
     pub log_json: bool,
+    /// Stop when standard input ends: for a parent that must not leave a server behind.
+    #[arg(long, hide = true)]
+    pub stop_with_stdin: bool,
 }
 
 /// Limits on what one client may send.

@@ -5,7 +5,7 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use tilesim_core::{MachineError, SimError};
+use tilesim_core::{SimError, error::Deadlock, machine::MachineError};
 use tilesim_proto::ERROR_DOMAIN;
 use tilesim_traces::TraceError;
 use tonic::{Code, Status};
@@ -185,17 +185,55 @@ impl From<SimError> for ServiceError {
     fn from(error: SimError) -> Self {
         match error {
             SimError::Trace(error) => error.into(),
-            SimError::Cancelled => Self::cancelled(),
+            SimError::Cancelled { .. } => Self::cancelled(),
+            SimError::Internal(what) => {
+                tracing::error!(what, "the engine broke one of its invariants");
+                Self::internal(error.to_string())
+            }
             other => {
                 let kind = match &other {
-                    SimError::OverBudget { cycles } => Kind::OverBudget { cycles: *cycles },
-                    SimError::Deadlock { .. } => Kind::Precondition,
+                    SimError::OverBudget { budget } => Kind::OverBudget { cycles: *budget },
+                    SimError::Deadlock(_)
+                    | SimError::BufferTooLarge { .. }
+                    | SimError::CostMismatch { .. } => Kind::Precondition,
                     _ => Kind::Invalid,
                 };
-                Self::new(kind, other.code(), other.path(), other.message()).hint(other.hint())
+                let message = match &other {
+                    SimError::Deadlock(deadlock) => deadlock_message(deadlock),
+                    _ => other.to_string(),
+                };
+                Self::new(kind, other.code().to_owned(), other.path(), message)
+                    .hint(other.hint().unwrap_or_default())
             }
         }
     }
+}
+
+/// Blocked ops that a message tells of, at most.
+const BLOCKED_TOLD: usize = 8;
+
+/// A deadlock with its detail: who waits for what, and what is taken.
+fn deadlock_message(deadlock: &Deadlock) -> String {
+    let count = deadlock.blocked.len();
+    let mut text = format!("deadlock at cycle {}: {count} ops can never go on", deadlock.cycle);
+    for op in deadlock.blocked.iter().take(BLOCKED_TOLD) {
+        let [a, b, c] = op.work_item;
+        text.push_str(&format!(
+            "; core {}, work-item ({a}, {b}, {c}), op {} ({}) waits for {}",
+            op.core, op.op, op.what, op.waits_for
+        ));
+    }
+    if count > BLOCKED_TOLD {
+        text.push_str(&format!("; and {} more", count - BLOCKED_TOLD));
+    }
+    let cores = deadlock.scratchpad.iter().zip(&deadlock.weight_slots).enumerate();
+    for (core, ((used, all), (slots, all_slots))) in cores.take(BLOCKED_TOLD) {
+        text.push_str(&format!(
+            "; core {core}: {used} of {all} scratchpad bytes and {slots} of {all_slots} weight slots taken"
+        ));
+    }
+    text.push_str(&format!("; {} work-items not started", deadlock.waiting_items));
+    text
 }
 
 impl From<StoreError> for ServiceError {

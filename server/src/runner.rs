@@ -468,7 +468,7 @@ impl Shared {
                 self.note_run_time(elapsed);
                 Ok(self.keep(job, report, queue_ms, millis(elapsed)))
             }
-            Ok(Err(SimError::Cancelled)) => {
+            Ok(Err(SimError::Cancelled { .. })) => {
                 self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
                 Err(why.unwrap_or_else(ServiceError::cancelled))
             }

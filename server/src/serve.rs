@@ -230,6 +230,7 @@ fn write_port_file(path: &Path, port: u16) -> anyhow::Result<()> {
 /// The life of a server process: logs, settings, listening, serving, draining.
 pub fn main(args: ServeArgs) -> anyhow::Result<()> {
     start_logging(&args)?;
+    let stop_with_stdin = args.stop_with_stdin;
     let config = Config::try_from(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("tilesim-async")
@@ -239,7 +240,7 @@ pub fn main(args: ServeArgs) -> anyhow::Result<()> {
         .build()
         .context("cannot start the async runtime")?;
     runtime.block_on(async {
-        let stop = stop_signal()?;
+        let stop = stop_signal(stop_with_stdin)?;
         let server = Server::builder(config).bind().await?;
         tracing::info!(address = %server.address(), store = %server.app.config.store.display(),
             workers = server.app.config.workers, "listening");
@@ -257,16 +258,27 @@ fn start_logging(args: &ServeArgs) -> anyhow::Result<()> {
     started.map_err(|e| anyhow::anyhow!("cannot start logging: {e}"))
 }
 
-/// Resolves at the first SIGTERM or SIGINT; a second one ends the process at once.
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+/// Resolves at the first SIGTERM or SIGINT (or the end of standard input); a second one ends the
+/// process at once.
+fn stop_signal(with_stdin: bool) -> anyhow::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let (stdin_ended, mut stdin_end) = tokio::sync::mpsc::channel(1);
+    if with_stdin {
+        // A thread of its own: a read of standard input cannot be cancelled.
+        std::thread::spawn(move || {
+            // Whatever ends the reading, the parent is gone.
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            let _ = stdin_ended.blocking_send(());
+        });
+    }
     Ok(async move {
         let mut next = async move || {
             tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
+                Some(()) = stdin_end.recv() => "end of input",
             }
         };
         let signal = next().await;

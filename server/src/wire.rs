@@ -1,7 +1,12 @@
 //! The one place of this crate where wire messages and domain types turn into each other.
 
-use tilesim_core::{Launch, Report, RunOptions};
+use tilesim_core::{
+    Launch, Report, RunOptions,
+    machine::{Machine, PRESETS},
+    report::{CoreReport, UnitReport},
+};
 use tilesim_proto::v1;
+use tilesim_core::memory::ChannelStats;
 use tilesim_traces::{LaunchArgs, model};
 
 use crate::{
@@ -182,38 +187,56 @@ fn envelope(envelope: &Envelope) -> v1::Envelope {
 }
 
 fn report(report: &Report) -> v1::Report {
-    let unit = |u: &tilesim_core::UnitReport| v1::UnitReport {
+    let unit = |u: &UnitReport| v1::UnitReport {
         unit: u.unit.clone(),
         active_cycles: u.active,
         idle_cycles: u.idle,
+        ops: u.ops,
     };
-    let core = |(number, c): (usize, &tilesim_core::CoreReport)| v1::CoreReport {
-        core: number as u32,
+    let core = |c: &CoreReport| v1::CoreReport {
+        core: c.id,
         units: c.units.iter().map(unit).collect(),
-        work_items: 0,
-        loaded_bytes: 0,
-        stored_bytes: 0,
-        dram_requests: 0,
+        work_items: c.work_items,
+        loads: c.loads,
+        stores: c.stores,
+        computes: c.computes,
+        waits: c.waits,
+        dram_requests: c.requests,
     };
+    let channel = |c: &ChannelStats| v1::ChannelReport { reads: c.reads, writes: c.writes };
     v1::Report {
         cycles: report.cycles,
         ns: report.ns.clone(),
         work_items: report.work_items,
         dram_requests: report.dram_requests,
-        cores: report.cores.iter().enumerate().map(core).collect(),
+        cores: report.cores.iter().map(core).collect(),
         cycle_stack: report
             .cycle_stack
             .iter()
-            .map(|e| v1::CycleStackEntry { core: e.core, cause: e.cause.clone(), cycles: e.cycles })
+            .map(|e| v1::CycleStackEntry { core: e.core, cause: name_of(&e.cause), cycles: e.cycles })
             .collect(),
         notes: report.notes.clone(),
-        exactness: report.exactness.clone(),
+        exactness: name_of(&report.exactness),
         identity: Some(v1::Identity {
             trace: report.identity.trace.clone(),
             machine: report.identity.machine.clone(),
             launch: report.identity.launch.clone(),
             model_version: report.identity.model_version.clone(),
         }),
+        dram: Some(v1::DramReport {
+            bytes_read: report.dram.bytes_read,
+            bytes_written: report.dram.bytes_written,
+            channels: report.dram.channels.iter().map(channel).collect(),
+        }),
+        out_of_bounds_transfers: report.out_of_bounds_transfers,
+    }
+}
+
+/// The stable name of a choice: the one it is serialised under.
+fn name_of(choice: &impl serde::Serialize) -> String {
+    match serde_json::to_value(choice) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
     }
 }
 
@@ -286,7 +309,7 @@ pub fn trace_info(loaded: &LoadedTrace) -> v1::TraceInfo {
             .iter()
             .map(|p| v1::TraceParam { name: p.name.clone(), default_value: p.default })
             .collect(),
-        tensors: trace.tensors.iter().map(|t| tensor(trace, t)).collect(),
+        tensors: trace.tensors.iter().map(tensor).collect(),
         buffers: trace
             .buffers
             .iter()
@@ -298,7 +321,7 @@ pub fn trace_info(loaded: &LoadedTrace) -> v1::TraceInfo {
     }
 }
 
-fn tensor(trace: &model::Trace, tensor: &model::Tensor) -> v1::TraceTensor {
+fn tensor(tensor: &model::Tensor) -> v1::TraceTensor {
     let role = match tensor.role {
         model::Role::In => "in",
         model::Role::Out => "out",
@@ -308,7 +331,7 @@ fn tensor(trace: &model::Trace, tensor: &model::Tensor) -> v1::TraceTensor {
         name: tensor.name.clone(),
         element_bits: tensor.element_bits,
         role: role.to_owned(),
-        extents: tensor.extents.iter().map(|e| tilesim_traces::print_expr(trace, e)).collect(),
+        axes: tensor.extents.len() as u32,
     }
 }
 
@@ -346,7 +369,7 @@ pub fn machine_info(loaded: &LoadedMachine) -> v1::MachineInfo {
         dram_channels: machine.dram.channels,
         scratchpad_bytes: machine.cores.scratchpad_bytes,
         core_khz: machine.clocks.core_khz,
-        peaks: machine.peaks().iter().map(ToString::to_string).collect(),
+        peaks: machine.peaks().to_string().lines().map(str::to_owned).collect(),
         notes: loaded.notes.clone(),
     }
 }
@@ -363,5 +386,14 @@ pub fn stored(entry: Entry) -> v1::StoredObject {
 
 /// The embedded machines, as messages.
 pub fn presets() -> Result<Vec<v1::PresetInfo>, ServiceError> {
-    Ok(Vec::new())
+    PRESETS
+        .iter()
+        .map(|preset| {
+            Ok(v1::PresetInfo {
+                name: preset.name.to_owned(),
+                summary: preset.about().to_owned(),
+                digest: Machine::preset(preset.name)?.digest()?.to_string(),
+            })
+        })
+        .collect()
 }

@@ -31,6 +31,3 @@ pub use limits::Limits;
 pub use load::{load_bytes, load_bytes_with, to_container, to_text};
 pub use model::Trace;
 pub use validate::{ValidTrace, validate};
-
-mod shim;
-pub use shim::*;

@@ -7,7 +7,7 @@ use std::{
 
 use tilesim_core::machine::{self, import::ImportOptions};
 use tilesim_server::{catalog::MachineSource, error::ServiceError, ids::Digest};
-use tilesim_traces::{Trace, TraceError, ValidTrace};
+use tilesim_traces::{TraceError, ValidTrace};
 
 /// Bytes of a trace or machine file, at most.
 const FILE_BYTES: u64 = 64 << 20;
@@ -60,10 +60,9 @@ fn neighbour(path: &Path, name: &str) -> Result<String, String> {
     read_text(&folder.join(name)).map_err(|e| e.problem.message)
 }
 
-/// Reads a trace in any encoding.
-pub fn parse_trace(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
-    let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    tilesim_traces::load_bytes_with(&name, bytes, &|file| neighbour(path, file))
+/// Reads and validates a trace in any encoding.
+pub fn parse_trace(path: &Path, bytes: &[u8]) -> Result<ValidTrace, TraceError> {
+    tilesim_traces::load_bytes_with("", bytes, &|file| neighbour(path, file))
 }
 
 /// Reads and validates a trace.
@@ -77,7 +76,6 @@ pub fn trace(path: &Path) -> Result<TraceFile, ServiceError> {
         error
     };
     let trace = parse_trace(path, &read(path)?).map_err(place)?;
-    let trace = ValidTrace::try_from(trace).map_err(place)?;
     let digest = Digest(trace.digest().0);
     let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     Ok(TraceFile { name, digest, trace })

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tilesim_core::{Machine, machine};
+use tilesim_core::machine::{Machine, PRESETS};
 use tilesim_server::{
     catalog::MachineSource,
     error::{Problem, ServiceError},
@@ -159,13 +159,13 @@ impl List {
                 stored: stored.into_iter().map(object).collect(),
             });
         }
-        let presets = machine::presets()
+        let presets = PRESETS
             .iter()
-            .map(|p| {
+            .map(|preset| {
                 Ok(PresetJson {
-                    name: p.name.to_string(),
-                    summary: p.summary.to_string(),
-                    digest: machine::preset(&p.name)?.digest()?.to_string(),
+                    name: preset.name.to_owned(),
+                    summary: preset.about().to_owned(),
+                    digest: Machine::preset(preset.name)?.digest()?.to_string(),
                 })
             })
             .collect::<Result<_, ServiceError>>()?;
@@ -199,7 +199,7 @@ impl Show {
         let arguments = MachineArgs { machine: self.machine.clone(), set: self.set.clone() };
         let request = arguments.request()?;
         let mut machine = match &request.source {
-            MachineSource::Preset(name) => machine::preset(name)?,
+            MachineSource::Preset(name) => Machine::preset(name)?,
             MachineSource::Document(document) => Machine::from_yaml(document)?,
             MachineSource::Stored(digest) => {
                 return Err(ServiceError::not_found(
@@ -213,7 +213,7 @@ impl Show {
             machine = machine.with_overrides(&request.overrides)?;
         }
         let mut text = format!("# digest {}\n", machine.digest()?);
-        for peak in machine.peaks() {
+        for peak in machine.peaks().to_string().lines() {
             text.push_str(&format!("# {peak}\n"));
         }
         text.push_str(&machine.to_yaml()?);

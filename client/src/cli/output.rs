@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
-use tilesim_core::Report;
+use tilesim_core::{Report, stack::Cause};
 use tilesim_server::{
     error::Problem,
     runner::{Envelope, RunResult},
@@ -121,15 +121,23 @@ pub fn result(title: &str, result: &RunResult) -> anyhow::Result<()> {
     stack(report)
 }
 
+/// The stable name of a cause.
+pub fn cause(cause: Cause) -> String {
+    match serde_json::to_value(cause) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => format!("{cause:?}"),
+    }
+}
+
 fn units(report: &Report) -> anyhow::Result<()> {
     if report.cores.iter().all(|c| c.units.is_empty()) {
         return Ok(());
     }
     let mut table = table(&["core", "unit", "active cycles", "utilisation"]);
-    for (number, core) in report.cores.iter().enumerate() {
+    for core in &report.cores {
         for unit in &core.units {
             table.add_row([
-                number.to_string(),
+                core.id.to_string(),
                 unit.unit.to_string(),
                 grouped(unit.active),
                 percent(unit.active, unit.active + unit.idle),
@@ -148,7 +156,7 @@ fn stack(report: &Report) -> anyhow::Result<()> {
     for entry in report.cycle_stack.iter().filter(|e| e.cycles > 0) {
         table.add_row([
             entry.core.to_string(),
-            entry.cause.to_string(),
+            cause(entry.cause),
             grouped(entry.cycles),
             percent(entry.cycles, report.cycles),
         ]);

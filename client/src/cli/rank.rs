@@ -170,7 +170,7 @@ impl Rank {
             .collect::<Result<_, _>>()?;
         let backend = self.place.backend().await?;
         for trace in files.traces() {
-            backend.put_trace(trace).await?;
+            backend.put_trace(&trace.name, &trace.trace).await?;
         }
         let bar = Bar::list("candidates", candidates.len());
         let (sender, mut receiver) = mpsc::channel(16);
@@ -238,13 +238,13 @@ fn print(order: &Order, outcomes: &[CandidateOutcome]) -> anyhow::Result<()> {
         let mut table = output::table(&["place", "candidate", "cycles", "over best", "most cycles on"]);
         for (place, ranked) in order.ranked.iter().enumerate() {
             let best = order.ranked[0].score.max(1);
-            let why = outcomes.iter().find(|o| o.index == ranked.index).map_or("", main_cause);
+            let why = outcomes.iter().find(|o| o.index == ranked.index).map_or_else(String::new, main_cause);
             table.add_row([
                 (place + 1).to_string(),
                 ranked.key.clone(),
                 grouped(ranked.score),
                 format!("{:.1} %", ranked.margin as f64 * 100.0 / best as f64),
-                why.to_owned(),
+                why,
             ]);
         }
         for column in [0, 2, 3] {
@@ -278,12 +278,13 @@ fn print(order: &Order, outcomes: &[CandidateOutcome]) -> anyhow::Result<()> {
 }
 
 /// The cause that took most of a candidate's cycles, over all cores of its first launch.
-fn main_cause(outcome: &CandidateOutcome) -> &str {
-    let Verdict::Ok { results, .. } = &outcome.verdict else { return "" };
-    let Some(result) = results.first() else { return "" };
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+fn main_cause(outcome: &CandidateOutcome) -> String {
+    let Verdict::Ok { results, .. } = &outcome.verdict else { return String::new() };
+    let Some(result) = results.first() else { return String::new() };
+    let mut sums = BTreeMap::new();
     for entry in &result.report.cycle_stack {
-        *sums.entry(entry.cause.as_ref()).or_default() += entry.cycles;
+        *sums.entry(entry.cause).or_insert(0) += entry.cycles;
     }
-    sums.into_iter().max_by_key(|(_, cycles)| *cycles).map_or("", |(cause, _)| cause)
+    let most = sums.into_iter().max_by_key(|(_, cycles)| *cycles);
+    most.map_or_else(String::new, |(cause, _)| output::cause(cause))
 }

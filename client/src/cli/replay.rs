@@ -85,7 +85,7 @@ impl Replay {
             .map_err(service)?;
         let backend = self.place.backend().await.map_err(service)?;
         for trace in files.traces() {
-            backend.put_trace(trace).await.map_err(service)?;
+            backend.put_trace(&trace.name, &trace.trace).await.map_err(service)?;
         }
         let mut writer = InOrder::new(file, entries.iter().map(|(key, _)| key.clone()).collect());
         let mut items = Vec::new();

@@ -47,7 +47,7 @@ impl Simulate {
         let backend = self.place.backend().await?;
         let progress = matches!(backend, Backend::Local(_)).then(Arc::default);
         let _bar = Bar::run(progress.clone());
-        backend.put_trace(&trace).await?;
+        backend.put_trace(&trace.name, &trace.trace).await?;
         backend.simulate(&machine, trace.digest, &self.launch.launch(), progress).await
     }
 }

@@ -87,7 +87,7 @@ impl Sweep {
         let trace = files::trace(&self.trace)?;
         let source = files::machine_source(&self.machine)?;
         let backend = self.place.backend().await?;
-        backend.put_trace(&trace).await?;
+        backend.put_trace(&trace.name, &trace.trace).await?;
         let launch = self.launch.launch();
         let items = points
             .iter()

@@ -9,16 +9,11 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tilesim_server::error::{Problem, ServiceError};
-use tilesim_traces::{
-    Bound, LaunchArgs, Limits, TraceError, WorkItem,
-    launch::{Op, OpKind, ResolvedIndirect, Transfer},
-    model::{self, Trace as Model},
-    validate,
-};
+use tilesim_traces::{Bound, LaunchArgs, Limits, TraceError, ValidTrace};
 
 use super::{
     Failure, Outcome, args::WhereArgs, exit, files,
-    output::{self, grouped},
+    output,
 };
 
 /// Looks at, converts and stores traces.
@@ -64,10 +59,7 @@ impl Check {
         for path in &self.traces {
             let file = path.display().to_string();
             let bytes = files::read(path).map_err(|e| Failure::Service(e, self.json))?;
-            let outcome = files::parse_trace(path, &bytes)
-                .map_err(|e| vec![e])
-                .and_then(validate);
-            match outcome {
+            match files::parse_trace(path, &bytes) {
                 Ok(trace) => {
                     let digest = trace.digest().to_string();
                     if !self.json {
@@ -75,12 +67,12 @@ impl Check {
                     }
                     checked.push(CheckedJson { file, digest: Some(digest), errors: Vec::new() });
                 }
-                Err(errors) => {
+                Err(error) => {
                     if !self.json {
-                        tell(&file, &bytes, &errors);
+                        let text = std::str::from_utf8(&bytes).unwrap_or_default();
+                        eprint!("{file}: {}", error.render(text));
                     }
-                    let errors =
-                        errors.into_iter().map(|e| ServiceError::from(e).problem).collect();
+                    let errors = vec![ServiceError::from(error).problem];
                     checked.push(CheckedJson { file, digest: None, errors });
                 }
             }
@@ -90,14 +82,6 @@ impl Check {
             output::json(&CheckJson { traces: checked })?;
         }
         if bad { Err(Failure::Told(exit::INVALID)) } else { Ok(()) }
-    }
-}
-
-/// Tells errors with the lines they are about.
-fn tell(file: &str, bytes: &[u8], errors: &[TraceError]) {
-    let text = std::str::from_utf8(bytes).unwrap_or_default();
-    for error in errors {
-        eprint!("{file}: {}", error.render(text));
     }
 }
 
@@ -141,15 +125,14 @@ impl Show {
         for (slot, id) in ids.iter_mut().zip(pid) {
             *slot = *id;
         }
-        let mut item = WorkItem::default();
-        bound.expand(ids, &mut item).map_err(invalid)?;
-        output::line(&ops(&bound, &item))?;
+        let ops = tilesim_traces::show::show(&bound, ids).map_err(invalid)?;
+        output::line(ops.trim_end())?;
         Ok(())
     }
 }
 
 fn describe(file: &files::TraceFile) -> String {
-    let trace: &Model = &file.trace;
+    let trace = &file.trace;
     let header = &trace.header;
     let mut text = format!("kernel {}, {} axes\ndigest {}", header.kernel, trace.axes, file.digest);
     if !header.producer.is_empty() {
@@ -159,111 +142,8 @@ fn describe(file: &files::TraceFile) -> String {
         text.push_str(&format!("\n{name}: {value}"));
     }
     text.push('\n');
-    text.push_str(&tilesim_traces::print(trace));
+    text.push_str(&tilesim_traces::to_text(trace));
     text.trim_end().to_owned()
-}
-
-/// The ops of a work-item, one a line.
-fn ops(bound: &Bound, item: &WorkItem) -> String {
-    let mut table = output::table(&["#", "op", "what", "reads", "writes", "from"]);
-    for (number, op) in item.ops.iter().enumerate() {
-        let (name, what) = op_text(bound, item, op);
-        table.add_row([
-            number.to_string(),
-            name.to_owned(),
-            what,
-            buffers(bound, item, op.reads),
-            buffers(bound, item, op.writes),
-            bound.site_path(op.site),
-        ]);
-    }
-    let out = match item.out_of_bounds {
-        0 => String::new(),
-        n => format!("\n{n} transfers leave their tensor"),
-    };
-    format!("work-item {}\n{table}{out}", bound.name(item.pid))
-}
-
-fn op_text(bound: &Bound, item: &WorkItem, op: &Op) -> (&'static str, String) {
-    let trace: &Model = bound.trace();
-    match op.kind {
-        OpKind::Dma(index) => {
-            let Some(transfer) = item.transfers.get(index as usize) else {
-                return ("dma", String::new());
-            };
-            let name = match transfer.direction {
-                model::Direction::Load => "load",
-                model::Direction::Store => "store",
-            };
-            (name, transfer_text(trace, item, transfer))
-        }
-        OpKind::Compute { tile, unit } => {
-            let unit = match unit {
-                model::Unit::Vector => "vector",
-                model::Unit::Matmul => "matmul",
-                model::Unit::Preload => "preload",
-                model::Unit::CrossLane => "cross-lane",
-            };
-            let tile = trace.tiles.get(tile.index());
-            let cycles = tile.and_then(|t| t.cycles).map_or("no".to_owned(), grouped);
-            let name = tile.map_or("", |t| t.name.as_str());
-            ("compute", format!("{name} on {unit}, {cycles} cycles"))
-        }
-        OpKind::Wait { semaphore, expected } => {
-            ("wait", format!("semaphore {}, {} elements", semaphore.0, grouped(expected)))
-        }
-    }
-}
-
-fn transfer_text(trace: &Model, item: &WorkItem, transfer: &Transfer) -> String {
-    let tensor = trace.tensors.get(transfer.tensor.index()).map_or("", |t| t.name.as_str());
-    let (byte, bit) = (transfer.first_bit.div_euclid(8), transfer.first_bit.rem_euclid(8));
-    let mut text = format!("{tensor} at {}{byte:#x}", if byte < 0 { "-" } else { "" });
-    if byte < 0 {
-        text = format!("{tensor} at {byte}");
-    }
-    if bit != 0 {
-        text.push_str(&format!(" bit {bit}"));
-    }
-    let dims: Vec<String> = item
-        .dims
-        .get(transfer.dims.range())
-        .unwrap_or_default()
-        .iter()
-        .map(|d| format!("{}:{}", d.extent, d.stride))
-        .collect();
-    text.push_str(&format!(", [{}] of {} bits", dims.join(", "), transfer.element_bits));
-    match transfer.indirect {
-        ResolvedIndirect::None => {}
-        ResolvedIndirect::Indices(span) => {
-            text.push_str(&format!(", at {} indices", span.range().len()));
-        }
-        ResolvedIndirect::Lines { count, bytes } => {
-            text.push_str(&format!(", {count} lines of {bytes} bytes"));
-        }
-    }
-    if transfer.valid_elements != transfer.full_elements {
-        text.push_str(&format!(
-            ", {} of {} elements valid",
-            transfer.valid_elements, transfer.full_elements
-        ));
-    }
-    if let Some(semaphore) = transfer.semaphore {
-        text.push_str(&format!(", async on {}", semaphore.0));
-    }
-    text
-}
-
-fn buffers(bound: &Bound, item: &WorkItem, span: tilesim_traces::launch::Span) -> String {
-    let trace: &Model = bound.trace();
-    let names: Vec<&str> = item
-        .buffers
-        .get(span.range())
-        .unwrap_or_default()
-        .iter()
-        .map(|b| trace.buffers.get(b.index()).map_or("?", |b| b.name.as_str()))
-        .collect();
-    names.join(" ")
 }
 
 /// Writes a trace in another encoding.
@@ -287,10 +167,10 @@ impl Convert {
     }
 }
 
-fn encode(trace: &Model, path: &Path) -> Result<Vec<u8>, ServiceError> {
+fn encode(trace: &ValidTrace, path: &Path) -> Result<Vec<u8>, ServiceError> {
     match path.extension().and_then(|e| e.to_str()) {
-        Some("tst" | "txt") => Ok(tilesim_traces::print(trace).into_bytes()),
-        Some("tsb" | "bin") => Ok(tilesim_traces::encode(trace)?),
+        Some("tst" | "txt") => Ok(tilesim_traces::to_text(trace).into_bytes()),
+        Some("tsb" | "bin") => Ok(tilesim_traces::to_container(trace)?),
         _ => Err(ServiceError::invalid(
             "client.bad_extension",
             path.display().to_string(),
@@ -345,7 +225,7 @@ impl Put {
         let mut stored = Vec::new();
         for path in &self.traces {
             let trace = files::trace(path)?;
-            let bytes = tilesim_traces::encode(&trace.trace)?;
+            let bytes = tilesim_traces::to_container(&trace.trace)?;
             let answer = client.upload_trace(&trace.name, &bytes).await?;
             stored.push(PutOneJson {
                 file: path.display().to_string(),

@@ -37,5 +37,3 @@ pub use peaks::Peaks;
 pub use presets::{PRESETS, Preset};
 pub use spec::*;
 pub use text::{MAX_DEPTH, MAX_NODES, MAX_TEXT_BYTES};
-
-pub use crate::shim::preset;
