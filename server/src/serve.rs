@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    io::Write as _,
+    io::{IsTerminal as _, Write as _},
     net::SocketAddr,
     path::Path,
     sync::{
@@ -253,7 +253,10 @@ pub fn main(args: ServeArgs) -> anyhow::Result<()> {
 fn start_logging(args: &ServeArgs) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(&args.log)
         .with_context(|| format!("--log: `{}` is not a log filter", args.log))?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let started = if args.log_json { logs.json().try_init() } else { logs.try_init() };
     started.map_err(|e| anyhow::anyhow!("cannot start logging: {e}"))
 }
@@ -274,18 +277,18 @@ fn stop_signal(with_stdin: bool) -> anyhow::Result<impl Future<Output = ()>> {
         });
     }
     Ok(async move {
-        let mut next = async move || {
-            tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-                Some(()) = stdin_end.recv() => "end of input",
-            }
+        let why = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            Some(()) = stdin_end.recv() => "end of input",
         };
-        let signal = next().await;
-        tracing::info!(signal, "asked to stop");
+        tracing::info!(why, "asked to stop");
         tokio::spawn(async move {
-            let signal = next().await;
-            tracing::warn!(signal, "asked to stop again; stopping at once");
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::warn!("asked to stop again; stopping at once");
             std::process::exit(1);
         });
     })

@@ -66,7 +66,7 @@ pub fn describe(problem: &Problem) -> String {
 /// An empty table in our style.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(header.iter().copied());
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header.iter().copied());
     table
 }
 

@@ -141,7 +141,7 @@ impl Replay {
                 .hint("name one with --machine, or in the line")
             })?;
             let overrides = lists::overrides(&line.set);
-            let mut item = || {
+            let item = || {
                 let machine = files.machine(&self.list, machine, overrides)?;
                 let trace = files.trace(&self.list, &launch.trace)?;
                 Ok((key.clone(), machine, trace.digest, launch.launch()))
