@@ -261,8 +261,8 @@ fn start_logging(args: &ServeArgs) -> anyhow::Result<()> {
     started.map_err(|e| anyhow::anyhow!("cannot start logging: {e}"))
 }
 
-/// Resolves at the first SIGTERM or SIGINT (or the end of standard input); a second one ends the
-/// process at once.
+/// Resolves at the first SIGTERM or SIGINT, or at the end of standard input. A second signal ends
+/// the process at once.
 fn stop_signal(with_stdin: bool) -> anyhow::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -283,6 +283,10 @@ fn stop_signal(with_stdin: bool) -> anyhow::Result<impl Future<Output = ()>> {
             Some(()) = stdin_end.recv() => "end of input",
         };
         tracing::info!(why, "asked to stop");
+        if with_stdin {
+            // The parent signals and closes the input at once, and sees to the rest itself.
+            return;
+        }
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
