@@ -40,7 +40,10 @@ fn random_programs_run_deadlock_or_are_refused() {
                     ("requests", report.dram_requests),
                     ("ops", report.issues.len() as u64),
                     ("waits", report.cores.iter().map(|c| c.waits).sum()),
-                    ("zero-cost tiles", report.cores.iter().map(|c| c.zero_cost).sum()),
+                    (
+                        "zero-cost tiles",
+                        report.cores.iter().map(|c| c.zero_cost).sum(),
+                    ),
                     ("no requests", u64::from(report.dram_requests == 0)),
                 ] {
                     *sum.entry(what).or_default() += n;
@@ -58,13 +61,19 @@ fn random_programs_run_deadlock_or_are_refused() {
             Err(TwinError::Trace(e)) => panic!("seed {seed}: {e}"),
         };
         if recipe.flaw.is_none() {
-            assert!(matches!(end, "ok" | "deadlock"), "seed {seed}: {end} without a flaw");
+            assert!(
+                matches!(end, "ok" | "deadlock"),
+                "seed {seed}: {end} without a flaw"
+            );
         }
         *ends.entry(end).or_default() += 1;
     }
     println!("{ends:?}; {sum:?}");
     assert!(ends["ok"] * 2 > total, "most programs must run: {ends:?}");
-    assert!(ends.contains_key("deadlock"), "some programs must deadlock: {ends:?}");
+    assert!(
+        ends.contains_key("deadlock"),
+        "some programs must deadlock: {ends:?}"
+    );
 }
 
 #[test]
@@ -73,5 +82,33 @@ fn the_twin_is_deterministic() {
         let case = cases::case(seed, true);
         let once = simulate(&case.machine, &case.trace, &case.args);
         assert_eq!(once, simulate(&case.machine, &case.trace, &case.args));
+    }
+}
+
+#[test]
+fn what_a_case_shrinks_to_is_a_case() {
+    use proptest::strategy::{Strategy, ValueTree};
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..20 {
+        let mut tree = cases::recipes(true).new_tree(&mut runner).unwrap();
+        for step in 0..200 {
+            // Both answers a shrinking run may give.
+            let moved = if step % 3 == 2 {
+                tree.complicate()
+            } else {
+                tree.simplify()
+            };
+            let recipe = tree.current();
+            let case = recipe.case();
+            let result = simulate(&case.machine, &case.trace, &case.args);
+            if recipe.flaw.is_none() {
+                let legal = matches!(result, Ok(_) | Err(TwinError::Deadlock { .. }));
+                assert!(legal, "{result:?} of {recipe:?}");
+            }
+            if !moved && step % 3 != 2 {
+                break;
+            }
+        }
     }
 }

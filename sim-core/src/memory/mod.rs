@@ -219,6 +219,9 @@ impl Memory {
         };
         self.down.active.push(index);
         self.started += lines;
+        // A request passes the front queue in a later core step than the one it was sent in, and its
+        // reply is seen in a later one still.
+        self.safe = self.safe.min(step + 2);
         sending.run = None;
         sending.start = step;
         sending.taken = 0;

@@ -61,14 +61,49 @@ pub struct Shape {
 /// One step of a program.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Load { tensor: u8, buffers: Vec<u8>, shape: Shape, semaphore: Option<u8>, reads: Option<u8> },
-    Store { tensor: u8, buffers: Vec<u8>, shape: Shape, semaphore: Option<u8> },
-    Compute { cross_lane: bool, tile: u8, reads: Vec<u8>, writes: Vec<u8> },
-    Preload { tile: u8, weights: u8, reads: Vec<u8> },
-    Matmul { tile: u8, weights: u8, out: u8, reads: Vec<u8>, reads_out: bool },
-    Wait { semaphore: u8 },
-    Loop { count: u8, steps: Vec<Step> },
-    If { cond: u8, then: Vec<Step>, otherwise: Vec<Step> },
+    Load {
+        tensor: u8,
+        buffers: Vec<u8>,
+        shape: Shape,
+        semaphore: Option<u8>,
+        reads: Option<u8>,
+    },
+    Store {
+        tensor: u8,
+        buffers: Vec<u8>,
+        shape: Shape,
+        semaphore: Option<u8>,
+    },
+    Compute {
+        cross_lane: bool,
+        tile: u8,
+        reads: Vec<u8>,
+        writes: Vec<u8>,
+    },
+    Preload {
+        tile: u8,
+        weights: u8,
+        reads: Vec<u8>,
+    },
+    Matmul {
+        tile: u8,
+        weights: u8,
+        out: u8,
+        reads: Vec<u8>,
+        reads_out: bool,
+    },
+    Wait {
+        semaphore: u8,
+    },
+    Loop {
+        count: u8,
+        steps: Vec<Step>,
+    },
+    If {
+        cond: u8,
+        then: Vec<Step>,
+        otherwise: Vec<Step>,
+    },
 }
 
 /// The numbers of a machine.
@@ -168,9 +203,21 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn machine() -> impl Strategy<Value = MachineRecipe> {
     (
-        (1u8..4, 1u8..5, 1u8..4, prop_oneof![1 => Just(0u8), 6 => 4u8..40], [0u8..6, 0u8..6, 0u8..6]),
+        (
+            1u8..4,
+            1u8..5,
+            1u8..4,
+            prop_oneof![1 => Just(0u8), 6 => 4u8..40],
+            [0u8..6, 0u8..6, 0u8..6],
+        ),
         (any::<bool>(), 1u8..33, any::<bool>(), 1u8..17, 0u8..4),
-        (option::weighted(0.6, any::<u8>()), 1u8..101, 0u8..20, 1u8..5, any::<bool>()),
+        (
+            option::weighted(0.6, any::<u8>()),
+            1u8..101,
+            0u8..20,
+            1u8..5,
+            any::<bool>(),
+        ),
         proptest::bool::weighted(0.2),
     )
         .prop_map(|(a, b, c, dynamic)| MachineRecipe {
@@ -203,7 +250,12 @@ pub fn recipes(allow_odd: bool) -> impl Strategy<Value = Recipe> {
     ];
     (
         (vec(1u8..5, 1..4), 0u8..6, proptest::bool::weighted(0.1)),
-        (vec(any::<u8>(), 2..7), 1u8..4, vec(any::<(u8, u8)>(), 2..7), vec(any::<u8>(), 1..4)),
+        (
+            vec(any::<u8>(), 2..7),
+            1u8..4,
+            vec(any::<(u8, u8)>(), 2..7),
+            vec(any::<u8>(), 1..4),
+        ),
         vec(step(), 1..16),
         option::weighted(0.05, flaw),
         proptest::bool::weighted(if allow_odd { 0.25 } else { 0.0 }),
@@ -242,7 +294,10 @@ pub fn recipe(seed: u64, allow_odd: bool) -> Recipe {
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    recipes(allow_odd).new_tree(&mut runner).map(|tree| tree.current()).unwrap()
+    recipes(allow_odd)
+        .new_tree(&mut runner)
+        .map(|tree| tree.current())
+        .unwrap()
 }
 
 impl Recipe {
@@ -256,8 +311,15 @@ impl Recipe {
         }
         let trace = Builder::new(self, grid.len()).build();
         let machine = self.machine(&trace);
-        let args = LaunchArgs { grid, ..LaunchArgs::default() };
-        Case { trace, args, machine }
+        let args = LaunchArgs {
+            grid,
+            ..LaunchArgs::default()
+        };
+        Case {
+            trace,
+            args,
+            machine,
+        }
     }
 
     fn machine(&self, trace: &Trace) -> Machine {
@@ -292,15 +354,23 @@ impl Recipe {
                     false => ComputeIssue::Serial,
                 },
                 array_split: ArraySplit::None,
-                residency: Residency::Shared { max: r.residents.into() },
+                residency: Residency::Shared {
+                    max: r.residents.into(),
+                },
                 injection_ports: r.ports.into(),
             },
-            noc: NocSpec::Simple { latency: r.noc_latency.into() },
+            noc: NocSpec::Simple {
+                latency: r.noc_latency.into(),
+            },
             l2: None,
             dram: DramConfig {
                 channels: r.channels.into(),
                 request_bytes: [32, 64, 32, 16][r.request_bytes as usize],
-                channel_map: if r.ipoly { ChannelMap::Ipoly } else { ChannelMap::Interleave },
+                channel_map: if r.ipoly {
+                    ChannelMap::Ipoly
+                } else {
+                    ChannelMap::Interleave
+                },
                 model: DramModel::Simple {
                     latency: r.dram_latency.into(),
                     bytes_per_cycle: r.bandwidth.map(|b| 3.0 + f64::from(b) * 0.37),
@@ -371,10 +441,16 @@ impl<'a> Builder<'a> {
         let sizes: [u64; 8] = [256, 64, 0, 1024, 512, 96, 2048, 100];
         let mut buffers: Vec<Buffer> = Vec::new();
         for (i, b) in r.buffers.iter().enumerate() {
-            buffers.push(Buffer { name: format!("b{i}"), bytes: sizes[*b as usize % 8] });
+            buffers.push(Buffer {
+                name: format!("b{i}"),
+                bytes: sizes[*b as usize % 8],
+            });
         }
         for i in 0..r.weights {
-            buffers.push(Buffer { name: format!("w{i}"), bytes: 0 });
+            buffers.push(Buffer {
+                name: format!("w{i}"),
+                bytes: 0,
+            });
         }
         let cycles: [u64; 10] = [17, 1, 0, 40, 5, 90, 0, 3, 250, 2];
         let overlaps: [u64; 6] = [0, 0, 4, 30, 1, 100];
@@ -399,7 +475,10 @@ impl<'a> Builder<'a> {
             order.reverse();
         }
         Trace {
-            header: Header { kernel: "random".into(), ..Header::default() },
+            header: Header {
+                kernel: "random".into(),
+                ..Header::default()
+            },
             axes: self.axes as u8,
             params: Vec::new(),
             tensors: r.tensors.iter().enumerate().map(tensor).collect(),
@@ -409,7 +488,9 @@ impl<'a> Builder<'a> {
             body: self.body,
             dispatch: Dispatch {
                 order,
-                key: r.keyed.then(|| binary(BinaryOp::Mod, Expr::Pid(0), Expr::Const(2))),
+                key: r
+                    .keyed
+                    .then(|| binary(BinaryOp::Mod, Expr::Pid(0), Expr::Const(2))),
             },
         }
     }
@@ -422,7 +503,13 @@ impl<'a> Builder<'a> {
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Load { tensor, buffers, shape, semaphore, reads } => {
+            Step::Load {
+                tensor,
+                buffers,
+                shape,
+                semaphore,
+                reads,
+            } => {
                 let writes = self.data_buffers(buffers, if self.recipe.odd { 2 } else { 1 });
                 let reads = match reads {
                     Some(b) if self.recipe.odd => self.data_buffers(&[*b], 1),
@@ -443,23 +530,49 @@ impl<'a> Builder<'a> {
                     batch.1.extend(writes);
                 }
             }
-            Step::Store { tensor, buffers, shape, semaphore } => {
+            Step::Store {
+                tensor,
+                buffers,
+                shape,
+                semaphore,
+            } => {
                 let reads = self.data_buffers(buffers, 2);
                 reads.iter().for_each(|b| self.before_read(*b));
                 let (dma, _) = self.dma(Direction::Store, *tensor, shape, *semaphore, &reads, &[]);
                 self.body.push(Stmt::Dma(dma));
             }
-            Step::Compute { cross_lane, tile, reads, writes } => {
+            Step::Compute {
+                cross_lane,
+                tile,
+                reads,
+                writes,
+            } => {
                 let reads = self.data_buffers(reads, 3);
                 let writes = self.data_buffers(writes, if self.recipe.odd { 2 } else { 1 });
                 reads.iter().for_each(|b| self.before_read(*b));
                 writes.iter().for_each(|b| self.before_overwrite(*b));
-                let unit = if *cross_lane { Unit::CrossLane } else { Unit::Vector };
+                let unit = if *cross_lane {
+                    Unit::CrossLane
+                } else {
+                    Unit::Vector
+                };
                 self.push_compute(*tile, unit, &reads, &writes);
-                writes.iter().for_each(|b| self.writers[*b] = Writer::Settled);
+                writes
+                    .iter()
+                    .for_each(|b| self.writers[*b] = Writer::Settled);
             }
-            Step::Preload { tile, weights, reads } => self.preload(*tile, *weights, reads),
-            Step::Matmul { tile, weights, out, reads, reads_out } => {
+            Step::Preload {
+                tile,
+                weights,
+                reads,
+            } => self.preload(*tile, *weights, reads),
+            Step::Matmul {
+                tile,
+                weights,
+                out,
+                reads,
+                reads_out,
+            } => {
                 self.matmul(*tile, *weights, *out, reads, *reads_out);
             }
             Step::Wait { semaphore } => {
@@ -482,7 +595,11 @@ impl<'a> Builder<'a> {
                     body,
                 }));
             }
-            Step::If { cond, then, otherwise } => {
+            Step::If {
+                cond,
+                then,
+                otherwise,
+            } => {
                 let cond = match cond % 3 {
                     0 => binary(BinaryOp::Mod, Expr::Pid(0), Expr::Const(2)),
                     1 => binary(
@@ -494,7 +611,11 @@ impl<'a> Builder<'a> {
                 };
                 let then = self.block(then, 0);
                 let otherwise = self.block(otherwise, 0);
-                self.body.push(Stmt::If(If { cond, then, otherwise }));
+                self.body.push(Stmt::If(If {
+                    cond,
+                    then,
+                    otherwise,
+                }));
             }
         }
     }
@@ -540,7 +661,9 @@ impl<'a> Builder<'a> {
     fn wait(&mut self, semaphore: u8, elements: u64) {
         self.push_wait(semaphore, elements);
         if let Some((_, buffers)) = self.open.remove(&semaphore) {
-            buffers.iter().for_each(|b| self.writers[*b] = Writer::Settled);
+            buffers
+                .iter()
+                .for_each(|b| self.writers[*b] = Writer::Settled);
         }
         self.waited.insert(semaphore, elements);
     }
@@ -552,7 +675,10 @@ impl<'a> Builder<'a> {
             expected += 1;
         }
         let semaphore = SemId(semaphore.into());
-        self.body.push(Stmt::Wait(Wait { semaphore, expected: Expr::Const(expected) }));
+        self.body.push(Stmt::Wait(Wait {
+            semaphore,
+            expected: Expr::Const(expected),
+        }));
     }
 
     fn before_read(&mut self, b: usize) {
@@ -679,7 +805,11 @@ impl<'a> Builder<'a> {
                 valid = Some(binary(BinaryOp::Min, Expr::Const(extent), left));
             }
             elements *= extent as u64;
-            dims.push(Dim { extent: Expr::Const(extent), stride: Expr::Const(stride), valid });
+            dims.push(Dim {
+                extent: Expr::Const(extent),
+                stride: Expr::Const(stride),
+                valid,
+            });
         }
         // The innermost dimension is the last.
         dims.reverse();
@@ -700,7 +830,10 @@ impl<'a> Builder<'a> {
             indirect = Some(Indirect::Indices(indices));
         } else if let (Some((count, bytes)), true) = (shape.lines, self.recipe.odd) {
             let count = Expr::Const(count.into());
-            indirect = Some(Indirect::Lines { count, bytes: u32::from(bytes).max(1) });
+            indirect = Some(Indirect::Lines {
+                count,
+                bytes: u32::from(bytes).max(1),
+            });
         }
         let dma = Dma {
             direction,

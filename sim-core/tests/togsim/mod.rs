@@ -11,9 +11,7 @@ use tilesim_core::machine::{
     ArraySplit, ChannelMap, Clocks, ComputeIssue, CoreSpec, DispatchPolicy, DramConfig, DramModel,
     Machine, NocSpec, Residency,
 };
-use tilesim_traces::launch::{
-    Op, OpKind, ResolvedDim, ResolvedIndirect, Span, Transfer, WorkItem,
-};
+use tilesim_traces::launch::{Op, OpKind, ResolvedDim, ResolvedIndirect, Span, Transfer, WorkItem};
 use tilesim_traces::model::{BufferId, Direction, SemId, TensorId, TileId, Unit};
 
 use crate::twin::{BufferInfo, TileCost};
@@ -48,7 +46,10 @@ impl Program {
             .as_array()
             .unwrap()
             .iter()
-            .map(|t| TileCost { cycles: t[0].as_u64().unwrap(), overlap: t[1].as_u64().unwrap() })
+            .map(|t| TileCost {
+                cycles: t[0].as_u64().unwrap(),
+                overlap: t[1].as_u64().unwrap(),
+            })
             .collect();
         let mut moved = vec![false; json["spad_buffer_bytes"].as_array().unwrap().len()];
         mark_moved(&json["body"], &mut moved);
@@ -57,16 +58,29 @@ impl Program {
             .unwrap()
             .iter()
             .zip(moved)
-            .map(|(b, moved)| BufferInfo { bytes: b.as_u64().unwrap(), moved })
+            .map(|(b, moved)| BufferInfo {
+                bytes: b.as_u64().unwrap(),
+                moved,
+            })
             .collect();
         let mut bases = Vec::new();
         let mut next = 0u64;
         for t in json["tensors"].as_array().unwrap() {
             bases.push(next);
-            let bytes: u64 = t.as_array().unwrap().iter().map(|x| x.as_u64().unwrap()).product();
+            let bytes: u64 = t
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|x| x.as_u64().unwrap())
+                .product();
             next = (next + bytes).div_ceil(16384) * 16384;
         }
-        Program { json, tiles, buffers, bases }
+        Program {
+            json,
+            tiles,
+            buffers,
+            bases,
+        }
     }
 
     /// Work-item number `n` of `grid` in dispatch order (last axis fastest).
@@ -84,7 +98,10 @@ impl Program {
         for (axis, p) in pid.iter().enumerate() {
             vars.insert(format!("p{axis}"), *p as i64);
         }
-        let mut item = WorkItem { pid, ..WorkItem::default() };
+        let mut item = WorkItem {
+            pid,
+            ..WorkItem::default()
+        };
         self.expand(&self.json["body"], &mut vars, &mut item);
         Some(item)
     }
@@ -93,8 +110,11 @@ impl Program {
         for op in body.as_array().unwrap() {
             if op["op"] == "loop" {
                 let name = op["var"].as_str().unwrap().to_string();
-                let (mut at, stop, step) =
-                    (eval(&op["start"], vars), eval(&op["stop"], vars), eval(&op["step"], vars));
+                let (mut at, stop, step) = (
+                    eval(&op["start"], vars),
+                    eval(&op["stop"], vars),
+                    eval(&op["step"], vars),
+                );
                 while at < stop {
                     vars.insert(name.clone(), at);
                     self.expand(&op["body"], vars, item);
@@ -121,7 +141,12 @@ impl Program {
                 },
                 other => panic!("unknown op {other}"),
             };
-            item.ops.push(Op { kind, reads, writes, site: 0 });
+            item.ops.push(Op {
+                kind,
+                reads,
+                writes,
+                site: 0,
+            });
         }
     }
 
@@ -133,20 +158,35 @@ impl Program {
     ) -> Transfer {
         let start = dims.len() as u32;
         let mut elements = 1;
-        for (d, s) in op["dims"].as_array().unwrap().iter().zip(op["strides"].as_array().unwrap()) {
+        for (d, s) in op["dims"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(op["strides"].as_array().unwrap())
+        {
             let extent = eval(d, vars) as u64;
             elements *= extent;
-            dims.push(ResolvedDim { extent, stride: eval(s, vars) });
+            dims.push(ResolvedDim {
+                extent,
+                stride: eval(s, vars),
+            });
         }
         let tensor = op["arg"].as_u64().unwrap() as usize;
         let bits = op["elem_bits"].as_u64().unwrap() as u32;
         let offset = i128::from(eval(&op["offset_elems"], vars));
         Transfer {
-            direction: if op["dir"] == "load" { Direction::Load } else { Direction::Store },
+            direction: if op["dir"] == "load" {
+                Direction::Load
+            } else {
+                Direction::Store
+            },
             tensor: TensorId(tensor as u32),
             first_bit: i128::from(self.bases[tensor]) * 8 + offset * i128::from(bits),
             element_bits: bits,
-            dims: Span { start, end: dims.len() as u32 },
+            dims: Span {
+                start,
+                end: dims.len() as u32,
+            },
             semaphore: op["is_async"]
                 .as_bool()
                 .unwrap()
@@ -163,7 +203,10 @@ fn buffers(list: &Value, item: &mut WorkItem) -> Span {
     for b in list.as_array().map(Vec::as_slice).unwrap_or_default() {
         item.buffers.push(BufferId(b.as_u64().unwrap() as u32));
     }
-    Span { start, end: item.buffers.len() as u32 }
+    Span {
+        start,
+        end: item.buffers.len() as u32,
+    }
 }
 
 fn mark_moved(body: &Value, moved: &mut [bool]) {
@@ -187,7 +230,12 @@ fn eval(value: &Value, vars: &BTreeMap<String, i64>) -> i64 {
     if let Some(n) = value.as_i64() {
         return n;
     }
-    let text: Vec<char> = value.as_str().unwrap().chars().filter(|c| *c != ' ').collect();
+    let text: Vec<char> = value
+        .as_str()
+        .unwrap()
+        .chars()
+        .filter(|c| *c != ' ')
+        .collect();
     let mut at = 0;
     let n = sum(&text, &mut at, vars);
     assert_eq!(at, text.len(), "cannot read {value}");
@@ -226,18 +274,29 @@ fn atom(text: &[char], at: &mut usize, vars: &BTreeMap<String, i64>) -> i64 {
         *at += 1;
     }
     let word: String = text[start..*at].iter().collect();
-    word.parse().unwrap_or_else(|_| *vars.get(&word).unwrap_or_else(|| panic!("unknown {word}")))
+    word.parse()
+        .unwrap_or_else(|_| *vars.get(&word).unwrap_or_else(|| panic!("unknown {word}")))
 }
 
 /// Reads one of the flat `tpuv3_simple_dram*.yml` files.
 pub fn machine(name: &str) -> Machine {
     let text = read(&format!("pytorchsim/configs/{name}.yml"));
-    let values: BTreeMap<&str, &str> =
-        text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k, v.trim())).collect();
-    let number = |key: &str| values[key].parse::<u64>().unwrap_or_else(|e| panic!("{key}: {e}"));
+    let values: BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|l| l.split_once(':'))
+        .map(|(k, v)| (k, v.trim()))
+        .collect();
+    let number = |key: &str| {
+        values[key]
+            .parse::<u64>()
+            .unwrap_or_else(|e| panic!("{key}: {e}"))
+    };
     let mhz = number("dram_freq_mhz");
     let bandwidth: f32 = values["dram_bandwidth_gbps_per_channel"].parse().unwrap();
-    assert_eq!((values["dram_type"], values["icnt_type"]), ("simple", "simple"));
+    assert_eq!(
+        (values["dram_type"], values["icnt_type"]),
+        ("simple", "simple")
+    );
     let cores = number("num_cores") as u32;
     Machine {
         name: name.into(),
@@ -253,7 +312,9 @@ pub fn machine(name: &str) -> Machine {
             systolic_arrays: number("num_systolic_array_per_core") as u32,
             array_rows: 128,
             array_cols: 128,
-            weight_slots: values.get("sa_weight_buffer_depth").map_or(2, |v| v.parse().unwrap()),
+            weight_slots: values
+                .get("sa_weight_buffer_depth")
+                .map_or(2, |v| v.parse().unwrap()),
             vector_lanes: number("vpu_num_lanes") as u32,
             vector_bits: number("vpu_vector_length_bits") as u32,
             scratchpad_bytes: number("core_spad_size_kb") * 1024,
@@ -262,7 +323,9 @@ pub fn machine(name: &str) -> Machine {
             residency: Residency::Shared { max: 2 },
             injection_ports: number("icnt_injection_ports_per_core") as u32,
         },
-        noc: NocSpec::Simple { latency: number("icnt_latency_cycles") as u32 },
+        noc: NocSpec::Simple {
+            latency: number("icnt_latency_cycles") as u32,
+        },
         l2: None,
         dram: DramConfig {
             channels: number("dram_channels") as u32,

@@ -108,7 +108,10 @@ impl Core {
             next_array: 0,
             slots: Vec::new(),
             progress: false,
-            report: CoreReport { array_busy: vec![0; arrays], ..CoreReport::default() },
+            report: CoreReport {
+                array_busy: vec![0; arrays],
+                ..CoreReport::default()
+            },
         }
     }
 
@@ -161,7 +164,10 @@ impl Core {
         self.timed_effects(items);
         let issued = self.scan(items, issues);
         if !issued {
-            let finished = self.residents.iter().position(|item| items[*item].unfinished == 0);
+            let finished = self
+                .residents
+                .iter()
+                .position(|item| items[*item].unfinished == 0);
             if let Some(i) = finished {
                 self.residents.remove(i);
                 self.report.items += 1;
@@ -197,7 +203,10 @@ impl Core {
                 if let Kind::Wait { missing, issued } = &mut items[op.item].nodes[wait].kind {
                     *missing -= 1;
                     if *missing == 0 && *issued {
-                        let due = Due::WaitDone(OpRef { item: op.item, op: wait });
+                        let due = Due::WaitDone(OpRef {
+                            item: op.item,
+                            op: wait,
+                        });
                         self.due.entry(self.counter).or_default().push_back(due);
                     }
                 }
@@ -207,17 +216,24 @@ impl Core {
             if let Some(Current { op, .. }) = self.current.take() {
                 self.drop_transfer(op, items);
             }
-            let next = self.load_queue.pop_front().or_else(|| self.store_queue.pop_front());
+            let next = self
+                .load_queue
+                .pop_front()
+                .or_else(|| self.store_queue.pop_front());
             self.current = next.map(|op| Current {
                 op,
                 lines: items[op.item].lines(op.op, self.request_bytes).into(),
             });
         }
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         self.progress = true;
         self.report.dma_active += 1;
         for _ in 0..self.ports {
-            let Some(line) = current.lines.pop_front() else { break };
+            let Some(line) = current.lines.pop_front() else {
+                break;
+            };
             let OpRef { item, op } = current.op;
             items[item].nodes[op].outstanding += 1;
             self.requests.push_back(Request { line, item, op });
@@ -235,7 +251,13 @@ impl Core {
         } else {
             self.waiting += 1;
         }
-        if !matches!(node.kind, Kind::Load { is_async: false, .. }) {
+        if !matches!(
+            node.kind,
+            Kind::Load {
+                is_async: false,
+                ..
+            }
+        ) {
             self.complete(op, items);
         }
     }
@@ -283,7 +305,12 @@ impl Core {
                     continue;
                 }
                 self.progress = true;
-                issues.push(Issue { cycle: self.counter, core: self.id, item, op });
+                issues.push(Issue {
+                    cycle: self.counter,
+                    core: self.id,
+                    item,
+                    op,
+                });
                 if matches!(outcome, Outcome::Issued) {
                     return true;
                 }
@@ -339,13 +366,18 @@ impl Core {
                 if missing == 0 {
                     self.complete(at, items);
                 } else {
-                    item.nodes[at.op].kind = Kind::Wait { missing, issued: true };
+                    item.nodes[at.op].kind = Kind::Wait {
+                        missing,
+                        issued: true,
+                    };
                 }
                 Outcome::Issued
             }
-            Kind::Compute { unit, cycles, overlap } => {
-                self.start_tile(at, unit, cycles, overlap, array, items)
-            }
+            Kind::Compute {
+                unit,
+                cycles,
+                overlap,
+            } => self.start_tile(at, unit, cycles, overlap, array, items),
             Kind::Nothing => Outcome::ZeroCost,
         }
     }
@@ -390,7 +422,10 @@ impl Core {
                 self.slots_used[array] += 1;
                 let hold = Hold(self.slots.len());
                 let users = item.nodes[at.op].on_issue.clone();
-                self.slots.push(Slot { array, users: users.len().max(1) });
+                self.slots.push(Slot {
+                    array,
+                    users: users.len().max(1),
+                });
                 if users.is_empty() {
                     holds.push(hold);
                 }
@@ -420,7 +455,10 @@ impl Core {
             unblock(item, to);
         }
         for hold in holds {
-            self.due.entry(drained).or_default().push_back(Due::Release(hold));
+            self.due
+                .entry(drained)
+                .or_default()
+                .push_back(Due::Release(hold));
         }
         if cycles == 0 {
             self.report.zero_cost += 1;

@@ -18,7 +18,10 @@ pub fn simulate(
     let tiles: Vec<TileCost> = trace
         .tiles
         .iter()
-        .map(|t| TileCost { cycles: t.cycles.unwrap_or(0), overlap: t.overlap })
+        .map(|t| TileCost {
+            cycles: t.cycles.unwrap_or(0),
+            overlap: t.overlap,
+        })
         .collect();
     let mut moved = vec![false; trace.buffers.len()];
     mark_moved(&trace.body, &mut moved);
@@ -26,7 +29,10 @@ pub fn simulate(
         .buffers
         .iter()
         .zip(moved)
-        .map(|(b, moved)| BufferInfo { bytes: b.bytes, moved })
+        .map(|(b, moved)| BufferInfo {
+            bytes: b.bytes,
+            moved,
+        })
         .collect();
     let mut items = Vec::new();
     for n in 0..bound.items() {
@@ -34,7 +40,9 @@ pub fn simulate(
         bound.expand(bound.pid(n), &mut item).map_err(invalid)?;
         items.push(item);
     }
-    run(machine, &tiles, &buffers, |n| items.get(n as usize).cloned())
+    run(machine, &tiles, &buffers, |n| {
+        items.get(n as usize).cloned()
+    })
 }
 
 /// Marks the buffers that some DMA statement names, wherever it stands.

@@ -20,9 +20,10 @@ pub fn lines(item: &WorkItem, t: &Transfer, request_bytes: u32) -> Vec<u64> {
     let bits = i128::from(t.element_bits);
     let starts: Vec<i128> = match t.indirect {
         ResolvedIndirect::None => vec![0],
-        ResolvedIndirect::Indices(span) => {
-            item.indices[span.range()].iter().map(|i| i128::from(*i)).collect()
-        }
+        ResolvedIndirect::Indices(span) => item.indices[span.range()]
+            .iter()
+            .map(|i| i128::from(*i))
+            .collect(),
         ResolvedIndirect::Lines { count, bytes } => {
             let first = t.first_bit.div_euclid(8);
             let total = i128::from(count) * i128::from(bytes);
@@ -69,8 +70,9 @@ pub fn lines(item: &WorkItem, t: &Transfer, request_bytes: u32) -> Vec<u64> {
 
 const IPOLY_16: [u64; 13] = [3, 6, 12, 11, 5, 10, 7, 14, 15, 13, 9, 1, 2];
 const IPOLY_32: [u64; 15] = [5, 10, 20, 13, 26, 17, 7, 14, 28, 29, 31, 27, 19, 3, 6];
-const IPOLY_64: [u64; 19] =
-    [3, 6, 12, 24, 48, 35, 5, 10, 20, 40, 19, 38, 15, 30, 60, 59, 53, 41, 17];
+const IPOLY_64: [u64; 19] = [
+    3, 6, 12, 24, 48, 35, 5, 10, 20, 40, 19, 38, 15, 30, 60, 59, 53, 41, 17,
+];
 
 /// The channel of a line.
 pub fn channel(line: u64, channels: u64, map: ChannelMap) -> usize {

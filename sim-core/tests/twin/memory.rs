@@ -139,7 +139,9 @@ impl Dram {
                     self.inside[channel].push_back((self.step + self.latency, request));
                 }
             }
-            if self.inside[channel].front().is_some_and(|(due, _)| *due <= self.step)
+            if self.inside[channel]
+                .front()
+                .is_some_and(|(due, _)| *due <= self.step)
                 && let Some((_, reply)) = self.inside[channel].pop_front()
             {
                 self.outgoing[channel].push_back(reply);

@@ -21,7 +21,7 @@ pub mod program;
 use std::collections::VecDeque;
 
 use tilesim_core::machine::{
-    ComputeIssue, DispatchPolicy, DramModel, Machine, NocSpec, Residency, ArraySplit,
+    ArraySplit, ComputeIssue, DispatchPolicy, DramModel, Machine, NocSpec, Residency,
 };
 use tilesim_traces::launch::WorkItem;
 
@@ -153,7 +153,11 @@ pub fn run(
     buffers: &[BufferInfo],
     mut items: impl FnMut(u64) -> Option<WorkItem>,
 ) -> Result<TwinReport, TwinError> {
-    let unsupported = |what| TwinError::Refused { item: 0, op: 0, why: Refusal::Unsupported(what) };
+    let unsupported = |what| TwinError::Refused {
+        item: 0,
+        op: 0,
+        why: Refusal::Unsupported(what),
+    };
     let Residency::Shared { max: slots } = machine.cores.residency else {
         return Err(unsupported("residency"));
     };
@@ -164,7 +168,11 @@ pub fn run(
     for (b, info) in buffers.iter().enumerate() {
         if info.moved && spad > 0 && info.bytes > spad {
             let why = Refusal::BufferTooLarge { buffer: b as u32 };
-            return Err(TwinError::Refused { item: 0, op: 0, why });
+            return Err(TwinError::Refused {
+                item: 0,
+                op: 0,
+                why,
+            });
         }
     }
     let mut raw = Vec::new();
@@ -201,8 +209,13 @@ impl<'a> Sim<'a> {
         let n = machine.cores.count as usize;
         let ports = machine.cores.injection_ports as usize;
         let channels = machine.dram.channels as usize;
-        let NocSpec::Simple { latency: noc_latency } = machine.noc;
-        let DramModel::Simple { latency, bytes_per_cycle } = machine.dram.model;
+        let NocSpec::Simple {
+            latency: noc_latency,
+        } = machine.noc;
+        let DramModel::Simple {
+            latency,
+            bytes_per_cycle,
+        } = machine.dram.model;
         let home = machine.cores.partition.first().copied().unwrap_or(0);
         let used: Vec<usize> = (0..n)
             .filter(|c| machine.cores.partition.get(*c).copied().unwrap_or(0) == home)
@@ -219,9 +232,16 @@ impl<'a> Sim<'a> {
             machine,
             slots,
             items,
-            cores: (0..n).map(|id| Core::new(id, &machine.cores, machine.dram.request_bytes)).collect(),
+            cores: (0..n)
+                .map(|id| Core::new(id, &machine.cores, machine.dram.request_bytes))
+                .collect(),
             noc: Noc::new(n * ports + channels, u64::from(noc_latency)),
-            dram: Dram::new(channels, u64::from(latency), bytes_per_cycle, machine.dram.request_bytes),
+            dram: Dram::new(
+                channels,
+                u64::from(latency),
+                bytes_per_cycle,
+                machine.dram.request_bytes,
+            ),
             own,
             shared,
             bound: vec![vec![None; slots]; n],
@@ -256,7 +276,9 @@ impl<'a> Sim<'a> {
                 match clock {
                     Clock::Core => {
                         if !self.core_step() {
-                            return Err(TwinError::Deadlock { cycle: self.core_steps });
+                            return Err(TwinError::Deadlock {
+                                cycle: self.core_steps,
+                            });
                         }
                     }
                     Clock::Dram => self.dram.step(),
@@ -327,7 +349,9 @@ impl<'a> Sim<'a> {
     }
 
     fn deliver_dynamic(&mut self) -> bool {
-        let Some(item) = self.shared.front().copied() else { return false };
+        let Some(item) = self.shared.front().copied() else {
+            return false;
+        };
         let n = self.cores.len();
         let home = self.machine.cores.partition.first().copied().unwrap_or(0);
         for i in 0..n {
@@ -351,8 +375,17 @@ impl<'a> Sim<'a> {
             for port in 0..ports {
                 let node = core * ports + port;
                 if let Some(request) = self.cores[core].requests.pop_front() {
-                    let channel = lines::channel(request.line, channels as u64, self.machine.dram.channel_map);
-                    let packet = Packet { core, item: request.item, op: request.op, channel };
+                    let channel = lines::channel(
+                        request.line,
+                        channels as u64,
+                        self.machine.dram.channel_map,
+                    );
+                    let packet = Packet {
+                        core,
+                        item: request.item,
+                        op: request.op,
+                        channel,
+                    };
                     self.noc.push(node, first_channel + channel, packet);
                 }
                 if let Some(reply) = self.noc.out[node].pop_front() {

@@ -19,7 +19,11 @@ pub enum Kind {
     /// A store.
     Store,
     /// A compute tile.
-    Compute { unit: Unit, cycles: u64, overlap: u64 },
+    Compute {
+        unit: Unit,
+        cycles: u64,
+        overlap: u64,
+    },
     /// A wait; `missing` counts the loads of its batch whose data has not arrived.
     Wait { missing: usize, issued: bool },
     /// A repeated wait: it never runs.
@@ -110,7 +114,11 @@ pub fn build(
 }
 
 fn edge(nodes: &mut [Node], from: usize, to: usize, on_issue: bool) {
-    let set = if on_issue { &mut nodes[from].on_issue } else { &mut nodes[from].on_done };
+    let set = if on_issue {
+        &mut nodes[from].on_issue
+    } else {
+        &mut nodes[from].on_done
+    };
     if set.insert(to) {
         nodes[to].blockers += 1;
     }
@@ -130,7 +138,11 @@ fn link(
     let mut touched: BTreeSet<u32> = BTreeSet::new();
     let mut unfinished = 0;
     for (n, op) in raw.ops.iter().enumerate() {
-        let refuse = |why| TwinError::Refused { item: number, op: n, why };
+        let refuse = |why| TwinError::Refused {
+            item: number,
+            op: n,
+            why,
+        };
         let reads: Vec<u32> = raw.buffers[op.reads.range()].iter().map(|b| b.0).collect();
         let writes: Vec<u32> = raw.buffers[op.writes.range()].iter().map(|b| b.0).collect();
         touched.extend(&reads);
@@ -152,30 +164,52 @@ fn link(
                             batch.elements += moved.full_elements;
                             open.insert(n);
                         }
-                        Kind::Load { is_async: moved.semaphore.is_some(), waiters: Vec::new() }
+                        Kind::Load {
+                            is_async: moved.semaphore.is_some(),
+                            waiters: Vec::new(),
+                        }
                     }
                 }
             }
             OpKind::Compute { tile, unit } => {
                 let cost = tiles[tile.index()];
-                Kind::Compute { unit, cycles: cost.cycles, overlap: cost.overlap }
+                Kind::Compute {
+                    unit,
+                    cycles: cost.cycles,
+                    overlap: cost.overlap,
+                }
             }
-            OpKind::Wait { semaphore, expected } => {
+            OpKind::Wait {
+                semaphore,
+                expected,
+            } => {
                 let Some(batch) = batches.get(&semaphore.0) else {
                     return Err(refuse(Refusal::NobodySignals));
                 };
                 if batch.elements != expected {
                     let signalled = batch.elements;
-                    return Err(refuse(Refusal::WrongCount { expected, signalled }));
+                    return Err(refuse(Refusal::WrongCount {
+                        expected,
+                        signalled,
+                    }));
                 }
                 if batch.waited {
                     Kind::Nothing
                 } else {
-                    Kind::Wait { missing: batch.loads.len(), issued: false }
+                    Kind::Wait {
+                        missing: batch.loads.len(),
+                        issued: false,
+                    }
                 }
             }
         };
-        let is_matmul = matches!(kind, Kind::Compute { unit: Unit::Matmul, .. });
+        let is_matmul = matches!(
+            kind,
+            Kind::Compute {
+                unit: Unit::Matmul,
+                ..
+            }
+        );
         if !matches!(kind, Kind::Nothing) {
             unfinished += 1;
         }
@@ -205,7 +239,10 @@ fn link(
                     open.remove(&load);
                     for b in &raw.buffers[raw.ops[load].writes.range()] {
                         let w = writers.entry(b.0).or_default();
-                        *w = Writers { initial: Some(n), matmuls: Vec::new() };
+                        *w = Writers {
+                            initial: Some(n),
+                            matmuls: Vec::new(),
+                        };
                     }
                 }
             }
@@ -220,7 +257,13 @@ fn link(
                 continue;
             }
             if let Some(i) = w.initial {
-                let preload = matches!(nodes[i].kind, Kind::Compute { unit: Unit::Preload, .. });
+                let preload = matches!(
+                    nodes[i].kind,
+                    Kind::Compute {
+                        unit: Unit::Preload,
+                        ..
+                    }
+                );
                 edge(&mut nodes, i, n, is_matmul && preload);
             }
             for m in &w.matmuls {
@@ -238,13 +281,20 @@ fn link(
                 }
                 w.matmuls.push(n);
             } else {
-                *w = Writers { initial: Some(n), matmuls: Vec::new() };
+                *w = Writers {
+                    initial: Some(n),
+                    matmuls: Vec::new(),
+                };
             }
         }
     }
     if let Some(load) = open.first() {
         let why = Refusal::NeverWaitedFor;
-        return Err(TwinError::Refused { item: number, op: *load, why });
+        return Err(TwinError::Refused {
+            item: number,
+            op: *load,
+            why,
+        });
     }
     let footprint = touched
         .iter()
@@ -252,7 +302,13 @@ fn link(
         .filter(|b| b.moved)
         .map(|b| b.bytes)
         .sum();
-    Ok(Item { nodes, footprint, ready: Vec::new(), unfinished, raw: raw.clone() })
+    Ok(Item {
+        nodes,
+        footprint,
+        ready: Vec::new(),
+        unfinished,
+        raw: raw.clone(),
+    })
 }
 
 /// Gives every write into a tracked buffer its version, and every version its last reader.
@@ -266,20 +322,28 @@ fn versions(items: &mut [Item], buffers: &[BufferInfo]) {
     let mut made: Vec<Made> = Vec::new();
     // Per buffer: its current version and whether a write still joins it.
     let mut current: BTreeMap<u32, (Version, bool)> = BTreeMap::new();
-    for i in 0..items.len() {
-        for n in 0..items[i].nodes.len() {
-            let raw = &items[i].raw;
+    for (i, item) in items.iter().enumerate() {
+        for n in 0..item.nodes.len() {
+            let raw = &item.raw;
             let op = &raw.ops[n];
             let reads: Vec<u32> = raw.buffers[op.reads.range()].iter().map(|b| b.0).collect();
             let writes: Vec<u32> = raw.buffers[op.writes.range()].iter().map(|b| b.0).collect();
             let tracked = |b: &u32| buffers[*b as usize].moved;
-            let (closes, opens): (Vec<u32>, Vec<u32>) = match &items[i].nodes[n].kind {
+            let (closes, opens): (Vec<u32>, Vec<u32>) = match &item.nodes[n].kind {
                 Kind::Wait { .. } | Kind::Nothing => continue,
                 Kind::Store => (reads, Vec::new()),
                 Kind::Load { .. } => (reads, writes),
                 Kind::Compute { .. } => (
-                    reads.iter().copied().filter(|b| !writes.contains(b)).collect(),
-                    writes.iter().copied().filter(|b| !reads.contains(b)).collect(),
+                    reads
+                        .iter()
+                        .copied()
+                        .filter(|b| !writes.contains(b))
+                        .collect(),
+                    writes
+                        .iter()
+                        .copied()
+                        .filter(|b| !reads.contains(b))
+                        .collect(),
                 ),
             };
             for b in closes.iter().filter(|b| tracked(b)) {
@@ -295,8 +359,10 @@ fn versions(items: &mut [Item], buffers: &[BufferInfo]) {
                     current.insert(*b, (made.len(), true));
                     made.push(Made::default());
                 }
-                let Some((version, _)) = current.get(b).copied() else { continue };
-                match items[i].nodes[n].transfer {
+                let Some((version, _)) = current.get(b).copied() else {
+                    continue;
+                };
+                match item.nodes[n].transfer {
                     Some(t) => made[version].takes.push((i, n, transfer_bytes(raw, t))),
                     None if fresh => made[version].takes.push((i, n, buffers[*b as usize].bytes)),
                     None => {}
@@ -306,7 +372,9 @@ fn versions(items: &mut [Item], buffers: &[BufferInfo]) {
     }
     for (version, m) in made.into_iter().enumerate() {
         // A version nobody reads takes nothing.
-        let Some((i, n)) = m.last_reader else { continue };
+        let Some((i, n)) = m.last_reader else {
+            continue;
+        };
         items[i].nodes[n].frees.push(version);
         for (i, n, bytes) in m.takes {
             items[i].nodes[n].takes.push((version, bytes));
