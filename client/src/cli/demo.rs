@@ -42,7 +42,7 @@ const STOP: Duration = Duration::from_secs(10);
 #[derive(Args)]
 pub struct Demo {
     /// Machine: a preset's name (see `tilesim machine list`).
-    #[arg(long, short, default_value = "tpuv3")]
+    #[arg(long, short, default_value = "tpuv3_simple_dram")]
     machine: String,
     /// Print JSON.
     #[arg(long)]

@@ -1,12 +1,9 @@
 //! `tilesim trace`: look at, convert and store traces.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tilesim_server::error::{Problem, ServiceError};
 use tilesim_traces::{Bound, LaunchArgs, Limits, TraceError, ValidTrace};
@@ -151,32 +148,54 @@ fn describe(file: &files::TraceFile) -> String {
 pub struct Convert {
     /// Trace file, in any encoding.
     trace: PathBuf,
-    /// File to write: `.tst` for text, `.tsb` for the binary container.
+    /// File to write: `.tile` for the text form, `.tilec` for the binary container.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
+    /// Encoding, whatever the file's extension.
+    #[arg(long, value_enum)]
+    to: Option<Encoding>,
+}
+
+/// An encoding that can be written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Encoding {
+    /// The readable form.
+    Text,
+    /// The binary container.
+    Binary,
 }
 
 impl Convert {
     pub fn run(self) -> Outcome {
         let failure = |e| Failure::Service(e, false);
         let file = files::trace(&self.trace).map_err(failure)?;
-        let bytes = encode(&file.trace, &self.output).map_err(failure)?;
+        let bytes = self.encode(&file.trace).map_err(failure)?;
         fs::write(&self.output, bytes)
             .with_context(|| format!("cannot write {}", self.output.display()))?;
         Ok(())
     }
 }
 
-fn encode(trace: &ValidTrace, path: &Path) -> Result<Vec<u8>, ServiceError> {
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("tst" | "txt") => Ok(tilesim_traces::to_text(trace).into_bytes()),
-        Some("tsb" | "bin") => Ok(tilesim_traces::to_container(trace)?),
-        _ => Err(ServiceError::invalid(
-            "client.bad_extension",
-            path.display().to_string(),
-            "the extension names no encoding that can be written",
-        )
-        .hint("use .tst for text or .tsb for the binary container")),
+impl Convert {
+    fn encode(&self, trace: &ValidTrace) -> Result<Vec<u8>, ServiceError> {
+        let extension = self.output.extension().and_then(|e| e.to_str());
+        let encoding = match (self.to, extension) {
+            (Some(encoding), _) => encoding,
+            (None, Some("tile" | "txt")) => Encoding::Text,
+            (None, Some("tilec" | "bin")) => Encoding::Binary,
+            _ => {
+                return Err(ServiceError::invalid(
+                    "client.bad_extension",
+                    self.output.display().to_string(),
+                    "the extension names no encoding that can be written",
+                )
+                .hint("use .tile for text, .tilec for the binary container, or --to"));
+            }
+        };
+        match encoding {
+            Encoding::Text => Ok(tilesim_traces::to_text(trace).into_bytes()),
+            Encoding::Binary => Ok(tilesim_traces::to_container(trace)?),
+        }
     }
 }
 
