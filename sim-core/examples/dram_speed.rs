@@ -12,15 +12,25 @@ mod dram_common;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let n: usize = args.get(1).and_then(|a| a.parse().ok()).unwrap_or(1_000_000);
+    let n: usize = args
+        .get(1)
+        .and_then(|a| a.parse().ok())
+        .unwrap_or(1_000_000);
     let want = args.get(2).cloned().unwrap_or_default();
     let only = args.get(3).cloned().unwrap_or_default();
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/dram/devices");
-    for dev in ["DDR4_2400R", "DDR4_3200AA", "HBM2_2000", "HBM3_6400", "LPDDR5_6400"] {
+    for dev in [
+        "DDR4_2400R",
+        "DDR4_3200AA",
+        "HBM2_2000",
+        "HBM3_6400",
+        "LPDDR5_6400",
+    ] {
         if !dev.contains(&want) {
             continue;
         }
-        let text = std::fs::read_to_string(dir.join(format!("{dev}.1ch.ref.yaml"))).expect("device file");
+        let text =
+            std::fs::read_to_string(dir.join(format!("{dev}.1ch.ref.yaml"))).expect("device file");
         let mut spec = DramSpec::from_ramulator(&text).expect("device").spec;
         spec.accepts_per_tick = u32::MAX;
         for pattern in ["seq", "tile", "rand", "mixseq", "mixrand", "mix3arr"] {
@@ -29,7 +39,11 @@ fn main() {
             }
             let reqs = dram_common::stream(pattern, spec.tx_bytes().into(), n);
             let mut best = f64::MAX;
-            for _ in 0..std::env::var("REPS").ok().and_then(|r| r.parse().ok()).unwrap_or(3) {
+            for _ in 0..std::env::var("REPS")
+                .ok()
+                .and_then(|r| r.parse().ok())
+                .unwrap_or(3)
+            {
                 let mut ch = Channel::new(&spec);
                 let mut out = Vec::with_capacity(n);
                 let start = Instant::now();
@@ -44,7 +58,10 @@ fn main() {
                 best = best.min(start.elapsed().as_secs_f64());
                 assert_eq!(out.len(), n);
             }
-            println!("{dev:12} {pattern:8} {:7.2} M requests/s", n as f64 / best / 1e6);
+            println!(
+                "{dev:12} {pattern:8} {:7.2} M requests/s",
+                n as f64 / best / 1e6
+            );
         }
     }
 }

@@ -112,6 +112,7 @@ pub fn simulate(
             run.dispatcher.out_of_bounds()
         ));
     }
+    let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();
     let out_of_bounds = run.dispatcher.out_of_bounds();
     let cores: Vec<CoreStats> = run.cores.into_iter().map(|c| c.finish(total)).collect();
@@ -127,7 +128,7 @@ pub fn simulate(
             .map(|(id, stats)| CoreReport::new(id as u32, stats, total))
             .collect(),
         cycle_stack: report::cycle_stack(&cores),
-        dram: report::dram(machine, &channels),
+        dram: report::dram(machine, &channels, controllers),
         out_of_bounds_transfers: out_of_bounds,
         notes,
         identity,

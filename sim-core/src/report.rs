@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreStats;
+use crate::dram::DramStats;
 use crate::machine::Machine;
 use crate::memory::ChannelStats;
 use crate::stack::Cause;
@@ -97,8 +98,11 @@ pub struct DramReport {
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Per channel.
+    /// Requests per channel.
     pub channels: Vec<ChannelStats>,
+    /// The banked controllers' own counts per channel; empty for other models.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub controllers: Vec<DramStats>,
 }
 
 /// What was run: equal identities give equal reports.
@@ -174,11 +178,16 @@ pub fn cycle_stack(cores: &[CoreStats]) -> Vec<StackEntry> {
 }
 
 /// DRAM's part from the channels' counts.
-pub fn dram(machine: &Machine, channels: &[ChannelStats]) -> DramReport {
+pub fn dram(
+    machine: &Machine,
+    channels: &[ChannelStats],
+    controllers: Vec<DramStats>,
+) -> DramReport {
     let bytes = u64::from(machine.dram.request_bytes);
     DramReport {
         bytes_read: channels.iter().map(|c| c.reads).sum::<u64>() * bytes,
         bytes_written: channels.iter().map(|c| c.writes).sum::<u64>() * bytes,
         channels: channels.to_vec(),
+        controllers,
     }
 }

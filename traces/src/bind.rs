@@ -1,11 +1,12 @@
 //! A validated trace bound to a launch: tensors placed, expressions compiled, work-items countable.
 
-use crate::code::{Code, Compiled, Pool, Range, SLOTS, Scope, Slots};
+use crate::code::{Pool, Range, SLOTS, Scope, Slots};
 use crate::error::{ErrorCode, TraceError, closest};
 use crate::expr::{self, Env};
-use crate::launch::{LaunchArgs, Op, OpKind, ResolvedDim, ResolvedIndirect, Span, Transfer};
+use crate::launch::LaunchArgs;
 use crate::limits::{Limits, MAX_TENSOR_AXES, PLACEMENT_ALIGN};
 use crate::model::*;
+use crate::program::{self, Program};
 use crate::validate::ValidTrace;
 
 /// A validated trace bound to a launch. Immutable; may be shared between threads.
@@ -38,105 +39,6 @@ pub struct BoundTensor {
     pub extents: Vec<u64>,
     /// Bits per element.
     pub element_bits: u32,
-}
-
-/// The body as a flat list of steps, and the pools that its ops share.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Program {
-    pub steps: Vec<Step>,
-    pub pool: Pool,
-    /// Buffers of all ops; copied into a work-item once, so that ops carry constant spans.
-    pub buffers: Vec<BufferId>,
-    /// Resolved constant dimensions, likewise.
-    pub dims: Vec<ResolvedDim>,
-    /// Constant index lists, likewise.
-    pub indices: Vec<i64>,
-    pub ops: Vec<Op>,
-    pub dmas: Vec<DmaPlan>,
-    pub dyn_dims: Vec<DynDim>,
-    pub dyn_indices: Vec<Code>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
-    Loop {
-        slot: u8,
-        level: u8,
-        lo: Code,
-        hi: Code,
-        step: Code,
-        exit: u32,
-        site: u32,
-        cost: u64,
-    },
-    Next {
-        slot: u8,
-        level: u8,
-        body: u32,
-    },
-    Branch {
-        cond: Code,
-        otherwise: u32,
-        site: u32,
-        cost: u64,
-    },
-    Jump(u32),
-    /// A run of ops that are the same in every work-item: a span of [`Program::ops`].
-    Ops {
-        start: u32,
-        end: u32,
-    },
-    Wait {
-        semaphore: SemId,
-        expected: Code,
-        site: u32,
-        cost: u64,
-    },
-    Dma {
-        plan: u32,
-    },
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DynDim {
-    pub extent: Code,
-    pub stride: Code,
-    pub valid: Option<Code>,
-}
-
-/// Shape of a transfer, known once for all work-items.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    /// Least and greatest element offset of a valid element, relative to the first.
-    pub lo: i128,
-    pub hi: i128,
-    pub full: u64,
-    pub valid: u64,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct DmaPlan {
-    /// Everything that does not vary.
-    pub template: Transfer,
-    pub site: u32,
-    pub reads: Span,
-    pub writes: Span,
-    pub offset: Code,
-    /// `Some` when dims and indices are the same in every work-item.
-    pub shape: Option<Shape>,
-    /// Dims to evaluate when `shape` is `None`: a span of [`Program::dyn_dims`].
-    pub dims: Span,
-    /// Indices to evaluate when `shape` is `None`: a span of [`Program::dyn_indices`].
-    pub indices: Span,
-    /// Count of lines to evaluate.
-    pub lines: Option<Code>,
-    /// Bit address of the tensor.
-    pub base_bits: i128,
-    /// Bits of the tensor.
-    pub size_bits: i128,
-    /// The ranges prove that no work-item leaves the tensor.
-    pub in_bounds: bool,
-    pub cost: u64,
 }
 
 fn launch_error(
@@ -316,18 +218,8 @@ impl Bound {
 
     fn compile(&mut self) -> Result<(), TraceError> {
         let trace = self.trace.clone();
-        let mut c = Compiler {
-            trace: &trace,
-            tensors: &self.tensors,
-            limits: &self.limits,
-            scope: self.scope(),
-            program: Program::default(),
-            uniform: true,
-            site: 0,
-            open_run: false,
-        };
-        c.block(&trace.body)?;
-        let (uniform, program) = (c.uniform, c.program);
+        let (program, uniform) =
+            program::compile(&trace, &self.tensors, &self.limits, self.scope())?;
         self.uniform = uniform;
         self.program = program;
         Ok(())
@@ -634,460 +526,352 @@ fn axis_order(trace: &Trace) -> [u8; 3] {
     order
 }
 
-/// Adds up the shape of a transfer from its resolved dims.
-pub(crate) struct ShapeBuilder {
-    lo: i128,
-    hi: i128,
-    full: u128,
-    valid: u128,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::ResolvedDim;
+    use crate::launch::WorkItem;
+    use crate::text::parse_valid;
 
-impl ShapeBuilder {
-    pub fn new() -> Self {
-        Self {
-            lo: 0,
-            hi: 0,
-            full: 1,
-            valid: 1,
+    const HEAD: &str = "tilesim trace 1 axes 2 param K param N = 4 \
+        tensor A: 8 bit in [K, g0] tensor B: 4 bit out [3, N + 1] tensor C: 16 bit inout [5, 9] tiled [4, 8] ";
+
+    fn args() -> LaunchArgs {
+        LaunchArgs {
+            grid: vec![2, 3],
+            params: [("K".into(), 10_000)].into(),
+            ..Default::default()
         }
     }
 
-    // Products saturate rather than fail, so that an extent of 0 anywhere makes them 0.
-    #[inline]
-    pub fn dim(&mut self, full: u64, valid: u64, stride: i64) {
-        self.full = self.full.saturating_mul(full.into());
-        self.valid = self.valid.saturating_mul(valid.into());
-        let reach = i128::from(valid.saturating_sub(1)).saturating_mul(stride.into());
-        if reach < 0 {
-            self.lo = self.lo.saturating_add(reach);
-        } else {
-            self.hi = self.hi.saturating_add(reach);
-        }
+    fn bind(text: &str, args: &LaunchArgs) -> Result<Bound, TraceError> {
+        Bound::new(&parse_valid(text).unwrap(), args, &Limits::default())
     }
 
-    /// Repeats the shape at each index.
-    pub fn indices(&mut self, indices: &[i64]) {
-        let n = indices.len() as u128;
-        self.full = self.full.saturating_mul(n);
-        self.valid = self.valid.saturating_mul(n);
-        let least = indices.iter().copied().min().unwrap_or(0);
-        let greatest = indices.iter().copied().max().unwrap_or(0);
-        self.lo = self.lo.saturating_add(least.into());
-        self.hi = self.hi.saturating_add(greatest.into());
+    #[track_caller]
+    fn refused(change: impl FnOnce(&mut LaunchArgs), code: ErrorCode) -> TraceError {
+        let mut args = args();
+        change(&mut args);
+        let e = bind(&format!("{HEAD} body {{ }}"), &args).unwrap_err();
+        assert_eq!(e.code, code, "{e}");
+        assert!(e.hint.is_some() && !e.path.is_empty(), "{e}");
+        e
     }
 
-    /// The shape, unless its elements do not fit 64 bits.
-    #[inline]
-    pub fn finish(self) -> Option<Shape> {
-        let full = u64::try_from(self.full).ok()?;
-        let valid = u64::try_from(self.valid).ok()?;
-        Some(Shape {
-            lo: self.lo,
-            hi: self.hi,
-            full,
-            valid,
-        })
-    }
-}
-
-/// Why a dimension or a shape is refused.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum DimFault {
-    Negative(&'static str, i64),
-    Mask { valid: i64, extent: i64 },
-}
-
-/// The checked counts of one dimension: (full, valid).
-#[inline]
-pub(crate) fn dim_counts(extent: i64, valid: Option<i64>) -> Result<(u64, u64), DimFault> {
-    let full = u64::try_from(extent).map_err(|_| DimFault::Negative("extent", extent))?;
-    match valid {
-        None => Ok((full, full)),
-        Some(v) => {
-            let count = u64::try_from(v).map_err(|_| DimFault::Negative("valid extent", v))?;
-            if count > full {
-                return Err(DimFault::Mask { valid: v, extent });
-            }
-            Ok((full, count))
-        }
-    }
-}
-
-struct Compiler<'a> {
-    trace: &'a Trace,
-    tensors: &'a [BoundTensor],
-    limits: &'a Limits,
-    scope: Scope<'a>,
-    program: Program,
-    uniform: bool,
-    site: u32,
-    /// The last step is a run of ops that may grow.
-    open_run: bool,
-}
-
-impl Compiler<'_> {
-    fn control(&mut self, e: &Expr) -> Compiled {
-        let compiled = self.program.pool.compile(e, &self.scope);
-        if compiled.uses_pids() {
-            self.uniform = false;
-        }
-        compiled
+    #[test]
+    fn tensors_are_packed() {
+        let bound = bind(&format!("{HEAD} body {{ }}"), &args()).unwrap();
+        assert_eq!(bound.params(), [10_000, 4]);
+        let t = bound.tensors();
+        assert_eq!((t[0].base, t[0].bytes, t[0].elements), (0, 20_000, 20_000));
+        // 15 elements of 4 bits round up to 8 bytes; C is padded to 8 x 16.
+        assert_eq!((t[1].base, t[1].bytes, t[1].elements), (32_768, 8, 15));
+        assert_eq!((t[2].base, t[2].bytes, t[2].elements), (49_152, 256, 128));
+        assert_eq!(t[2].extents, [5, 9]);
     }
 
-    fn here(&self) -> u32 {
-        self.program.steps.len() as u32
+    #[test]
+    fn launches_are_checked() {
+        refused(|a| a.grid = vec![1], ErrorCode::AxisCount);
+        refused(|a| a.grid = vec![1, 1, 1], ErrorCode::AxisCount);
+        refused(|a| a.grid = vec![1 << 40, 1 << 40], ErrorCode::GridOverflow);
+        refused(|a| a.grid = vec![1, u64::MAX], ErrorCode::GridOverflow);
+        refused(
+            |a| a.grid = vec![1 << 20, 1 << 20],
+            ErrorCode::TooManyWorkItems,
+        );
+        refused(|a| a.params.clear(), ErrorCode::MissingParam);
+        let e = refused(
+            |a| _ = a.params.insert("k".into(), 1),
+            ErrorCode::ExtraParam,
+        );
+        assert_eq!(e.hint.as_deref(), Some("did you mean \"K\""));
+        refused(
+            |a| _ = a.params.insert("K".into(), -1),
+            ErrorCode::BadExtents,
+        );
+        refused(
+            |a| _ = a.params.insert("N".into(), i64::MAX),
+            ErrorCode::Overflow,
+        );
+        refused(
+            |a| _ = a.params.insert("K".into(), i64::MAX),
+            ErrorCode::AddressOverflow,
+        );
+        refused(
+            |a| _ = a.extents.insert("A".into(), vec![1]),
+            ErrorCode::BadExtents,
+        );
+        refused(
+            |a| _ = a.extents.insert("A".into(), vec![1, -1]),
+            ErrorCode::BadExtents,
+        );
+        refused(
+            |a| _ = a.extents.insert("X".into(), vec![1]),
+            ErrorCode::ExtraTensor,
+        );
+        refused(
+            |a| _ = a.placement.insert("A".into(), 0),
+            ErrorCode::PartialPlacement,
+        );
+        let place = |b: u64, c: u64| [("A".into(), 0), ("B".into(), b), ("C".into(), c)].into();
+        refused(|a| a.placement = place(19_999, 30_000), ErrorCode::Overlap);
+        refused(
+            |a| a.placement = place(40_000, u64::MAX),
+            ErrorCode::AddressOverflow,
+        );
+        let mut args = args();
+        args.placement = place(20_000, 20_008);
+        assert_eq!(
+            bind(&format!("{HEAD} body {{ }}"), &args)
+                .unwrap()
+                .tensors()[2]
+                .base,
+            20_008
+        );
+        args.placement = place(0, 0);
+        args.allow_overlap = true;
+        bind(&format!("{HEAD} body {{ }}"), &args).unwrap();
     }
 
-    fn step(&mut self, step: Step) {
-        self.open_run = false;
-        self.program.steps.push(step);
-    }
-
-    fn block(&mut self, body: &[Stmt]) -> Result<(), TraceError> {
-        for stmt in body {
-            let site = self.site;
-            self.site += 1;
-            match stmt {
-                Stmt::For(f) => self.for_loop(f, site)?,
-                Stmt::If(i) => self.branch(i, site)?,
-                Stmt::Dma(dma) => self.dma(dma, site)?,
-                Stmt::Compute(compute) => self.compute(compute, site)?,
-                Stmt::Wait(wait) => {
-                    let expected = self.control(&wait.expected).code;
-                    match expected.as_const().map(u64::try_from) {
-                        Some(Ok(expected)) => {
-                            let kind = OpKind::Wait {
-                                semaphore: wait.semaphore,
-                                expected,
-                            };
-                            let empty = Span::default();
-                            self.op(Op {
-                                kind,
-                                reads: empty,
-                                writes: empty,
-                                site,
-                            });
-                        }
-                        _ => self.step(Step::Wait {
-                            semaphore: wait.semaphore,
-                            expected,
-                            site,
-                            cost: 1 + expected.cost(),
-                        }),
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn for_loop(&mut self, f: &For, site: u32) -> Result<(), TraceError> {
-        let lo = self.control(&f.lo);
-        let hi = self.control(&f.hi);
-        let step = self.control(&f.step);
-        let level = f.var.index() as u8;
-        let slot = 3 + level;
-        let at = self.program.steps.len();
-        let cost = 1 + lo.code.cost() + hi.code.cost() + step.code.cost();
-        let (lo_code, hi_code, step_code) = (lo.code, hi.code, step.code);
-        let loop_step = |exit| Step::Loop {
-            slot,
-            level,
-            lo: lo_code,
-            hi: hi_code,
-            step: step_code,
-            exit,
-            site,
-            cost,
+    #[test]
+    fn tiles_need_cycles_to_run() {
+        let text = "tilesim trace 1 axes 1 tile t cycles unknown body { for i in 0..2 { compute t vector } }";
+        let args = LaunchArgs {
+            grid: vec![1],
+            ..Default::default()
         };
-        self.step(loop_step(0));
-        self.scope.slots.truncate(usize::from(slot));
-        self.scope
-            .slots
-            .push(variable_range(lo.range, hi.range, step.range));
-        let body = self.here();
-        self.block(&f.body)?;
-        self.scope.slots.truncate(usize::from(slot));
-        self.step(Step::Next { slot, level, body });
-        let exit = self.here();
-        if let Some(step) = self.program.steps.get_mut(at) {
-            *step = loop_step(exit);
-        }
-        Ok(())
+        let e = bind(text, &args).unwrap_err();
+        assert_eq!(
+            (e.code, e.path.as_str()),
+            (ErrorCode::TileWithoutCycles, "body[0].for.body[0].compute")
+        );
+        // Unused, it does no harm.
+        bind(
+            "tilesim trace 1 axes 1 tile t cycles unknown body { }",
+            &args,
+        )
+        .unwrap();
     }
 
-    fn branch(&mut self, i: &If, site: u32) -> Result<(), TraceError> {
-        let cond = self.control(&i.cond).code;
-        let cost = 1 + cond.cost();
-        let at = self.program.steps.len();
-        self.step(Step::Branch {
-            cond,
-            otherwise: 0,
-            site,
-            cost,
-        });
-        self.block(&i.then)?;
-        let jump = self.program.steps.len();
-        self.step(Step::Jump(0));
-        let otherwise = self.here();
-        self.block(&i.otherwise)?;
-        let end = self.here();
-        // What follows is a jump target: no run of ops may grow across it.
-        self.open_run = false;
-        if let Some(step) = self.program.steps.get_mut(at) {
-            *step = Step::Branch {
-                cond,
-                otherwise,
-                site,
-                cost,
-            };
-        }
-        if let Some(step) = self.program.steps.get_mut(jump) {
-            *step = Step::Jump(end);
-        }
-        Ok(())
-    }
-
-    fn op(&mut self, op: Op) {
-        let number = self.program.ops.len() as u32;
-        self.program.ops.push(op);
-        if self.open_run
-            && let Some(Step::Ops { end, .. }) = self.program.steps.last_mut()
-        {
-            *end = number + 1;
-            return;
-        }
-        self.step(Step::Ops {
-            start: number,
-            end: number + 1,
-        });
-        self.open_run = true;
-    }
-
-    fn buffers(&mut self, buffers: &[BufferId]) -> Span {
-        let start = self.program.buffers.len() as u32;
-        self.program.buffers.extend_from_slice(buffers);
-        Span {
-            start,
-            end: self.program.buffers.len() as u32,
-        }
-    }
-
-    fn compute(&mut self, compute: &Compute, site: u32) -> Result<(), TraceError> {
-        if let Some(tile) = self.trace.tiles.get(compute.tile.index())
-            && tile.cycles.is_none()
-        {
-            return Err(TraceError::new(
-                ErrorCode::TileWithoutCycles,
-                crate::expand::site_path(&self.trace.body, site),
-                format!("tile {:?} has no cycles", tile.name),
-            )
-            .with_hint("measure or declare its cycles before launching the trace"));
-        }
-        let kind = OpKind::Compute {
-            tile: compute.tile,
-            unit: compute.unit,
+    fn pids(text: &str, grid: &[u64]) -> Vec<[u64; 3]> {
+        let args = LaunchArgs {
+            grid: grid.to_vec(),
+            ..Default::default()
         };
-        let reads = self.buffers(&compute.reads);
-        let writes = self.buffers(&compute.writes);
-        self.op(Op {
-            kind,
-            reads,
-            writes,
-            site,
-        });
-        Ok(())
+        let bound = bind(text, &args).unwrap();
+        (0..bound.items()).map(|i| bound.pid(i)).collect()
     }
 
-    fn dma(&mut self, dma: &Dma, site: u32) -> Result<(), TraceError> {
-        let reads = self.buffers(&dma.reads);
-        let writes = self.buffers(&dma.writes);
-        let offset = self.program.pool.compile(&dma.offset, &self.scope);
-        let mut cost = 1 + offset.code.cost();
+    #[test]
+    fn dispatch_order() {
+        let last_fastest = pids("tilesim trace 1 axes 2 body { }", &[2, 2]);
+        assert_eq!(last_fastest, [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]);
+        let first_fastest = pids(
+            "tilesim trace 1 axes 2 dispatch order p1 p0 body { }",
+            &[2, 2],
+        );
+        assert_eq!(first_fastest, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]);
+        let keyed = pids(
+            "tilesim trace 1 axes 1 dispatch key p0 % 2 * -1 body { }",
+            &[5],
+        );
+        assert_eq!(
+            keyed,
+            [[1, 0, 0], [3, 0, 0], [0, 0, 0], [2, 0, 0], [4, 0, 0]]
+        );
+        assert_eq!(
+            pids("tilesim trace 1 axes 2 body { }", &[0, u64::MAX >> 1]),
+            [[0u64; 3]; 0]
+        );
+    }
 
-        let mut dims = Vec::with_capacity(dma.dims.len());
-        for dim in &dma.dims {
-            let extent = self.control(&dim.extent).code;
-            let stride = self.control(&dim.stride).code;
-            let valid = dim.valid.as_ref().map(|v| self.control(v).code);
-            cost += 1 + extent.cost() + stride.cost() + valid.map_or(0, Code::cost);
-            dims.push(DynDim {
-                extent,
-                stride,
-                valid,
-            });
-        }
-        let mut indices = Vec::new();
-        let mut lines = None;
-        match &dma.indirect {
-            None => {}
-            Some(Indirect::Indices(list)) => {
-                for index in list {
-                    // Indices move addresses only; they leave control uniform.
-                    let code = self.program.pool.compile(index, &self.scope).code;
-                    cost += 1 + code.cost();
-                    indices.push(code);
-                }
-            }
-            Some(Indirect::Lines { count, .. }) => {
-                let count = self.control(count).code;
-                cost += count.cost();
-                lines = Some(count);
-            }
-        }
-
-        let tensor = self.tensors.get(dma.tensor.index());
-        let (base, size) = tensor.map_or((0, 0), |t| {
-            (
-                i128::from(t.base) * 8,
-                i128::from(t.elements) * i128::from(t.element_bits),
+    #[test]
+    fn uniform_control() {
+        let uniform = |body: &str, grid: u64| {
+            let text =
+                format!("tilesim trace 1 axes 1 tensor A: 8 bit in [4096] body {{ {body} }}");
+            bind(
+                &text,
+                &LaunchArgs {
+                    grid: vec![grid],
+                    ..Default::default()
+                },
             )
-        });
-        let mut plan = DmaPlan {
-            template: Transfer {
-                direction: dma.direction,
-                tensor: dma.tensor,
-                first_bit: 0,
-                element_bits: dma.element_bits,
-                dims: Span::default(),
-                semaphore: dma.semaphore,
-                full_elements: 0,
-                valid_elements: 0,
-                indirect: ResolvedIndirect::None,
+            .unwrap()
+            .control_is_uniform()
+        };
+        assert!(uniform("load A[p0 / 3 % 2] dims [4: 1]", 8));
+        assert!(uniform("load A[0] indices [p0, p0 * 2]", 8));
+        assert!(!uniform("load A[0] dims [p0: 1]", 8));
+        assert!(!uniform("if p0 == 3 { }", 8));
+        assert!(!uniform("for k in 0..p0 { }", 8));
+        assert!(!uniform("wait 0 for p0", 8));
+        // What the grid rules out does not count.
+        assert!(uniform("if p0 < 8 { }", 8));
+        assert!(uniform(
+            "load A[p0 * 128] dims [128: 1 valid min(128, 1024 - p0 * 128)]",
+            8
+        ));
+        assert!(!uniform(
+            "load A[p0 * 128] dims [128: 1 valid min(128, 1000 - p0 * 128)]",
+            8
+        ));
+        assert!(uniform("wait 0 for p0", 1));
+    }
+
+    #[track_caller]
+    fn expand(body: &str, pid: u64) -> Result<WorkItem, TraceError> {
+        let text = format!("tilesim trace 1 axes 1 tensor A: 8 bit inout [64] body {{ {body} }}");
+        let bound = bind(
+            &text,
+            &LaunchArgs {
+                grid: vec![4],
+                ..Default::default()
             },
-            site,
-            reads,
-            writes,
-            offset: offset.code,
-            shape: None,
-            dims: Span::default(),
-            indices: Span::default(),
-            lines,
-            base_bits: base,
-            size_bits: size,
-            in_bounds: false,
-            cost,
-        };
-        let gather = matches!(dma.indirect, Some(Indirect::Indices(_)));
-        if !self.constant_shape(&mut plan, &dims, &indices, gather, offset.range) {
-            let start = self.program.dyn_dims.len() as u32;
-            self.program.dyn_dims.extend_from_slice(&dims);
-            plan.dims = Span {
-                start,
-                end: self.program.dyn_dims.len() as u32,
-            };
-            let start = self.program.dyn_indices.len() as u32;
-            self.program.dyn_indices.extend_from_slice(&indices);
-            plan.indices = Span {
-                start,
-                end: self.program.dyn_indices.len() as u32,
-            };
-        }
-        // Dynamic transfers say by their template which kind of indirection they want.
-        if plan.shape.is_none() {
-            if gather {
-                plan.template.indirect = ResolvedIndirect::Indices(Span::default());
-            }
-            if let Some(Indirect::Lines { bytes, .. }) = &dma.indirect {
-                plan.template.indirect = ResolvedIndirect::Lines {
-                    count: 0,
-                    bytes: *bytes,
-                };
-            }
-        }
-        let number = self.program.dmas.len() as u32;
-        self.program.dmas.push(plan);
-        self.step(Step::Dma { plan: number });
-        Ok(())
+        )
+        .unwrap();
+        let mut item = WorkItem::default();
+        bound.expand([pid, 0, 0], &mut item).map(|()| item)
     }
 
-    /// Resolves a transfer whose shape is the same in every work-item and without fault; leaves
-    /// everything else, faulty shapes included, to expansion.
-    fn constant_shape(
-        &mut self,
-        plan: &mut DmaPlan,
-        dims: &[DynDim],
-        indices: &[Code],
-        gather: bool,
-        offset: Range,
-    ) -> bool {
-        if plan.lines.is_some() {
-            return false;
+    #[test]
+    fn bounds_are_tight() {
+        for (body, fine, refused) in [
+            ("load A[p0 * 16] dims [16: 1]", Some(3), None),
+            ("load A[p0 * 16 + 1] dims [16: 1]", Some(2), Some(3)),
+            ("load A[p0 * 16 - 1]", Some(1), Some(0)),
+            ("load A[p0 * 16] dims [16: 1, 1: 99]", Some(3), None),
+            ("load A[p0 * 16 + 15] dims [16: -1]", Some(3), None),
+            ("load A[p0 * 16 + 14] dims [16: -1]", Some(1), Some(0)),
+            ("load A[63] dims [2: 1 valid 4 - p0]", None, Some(0)),
+            ("load A[63] dims [4: 1 valid 4 - p0]", Some(3), Some(2)),
+            ("load A[1000] dims [p0: 1]", Some(0), Some(1)),
+            ("load A[1000] dims [9: 1 valid 0]", Some(3), None),
+            ("load A[60] indices [0, p0]", Some(3), None),
+            ("load A[61] indices [0, p0]", Some(2), Some(3)),
+            ("load A[0] lines p0 of 32 bytes", Some(2), Some(3)),
+            ("load A[0] dims [8: 1] bits 64", Some(3), None),
+            ("load A[1] dims [8: 1] bits 64", None, Some(3)),
+        ] {
+            if let Some(pid) = fine {
+                expand(body, pid).unwrap_or_else(|e| panic!("{body}: {e}"));
+            }
+            if let Some(pid) = refused {
+                let e = expand(body, pid).expect_err(body);
+                assert!(
+                    matches!(e.code, ErrorCode::OutOfBounds | ErrorCode::BadMask),
+                    "{body}: {e}"
+                );
+                assert_eq!(e.path, "body[0].dma");
+                assert!(e.message.contains(&format!("work-item ({pid})")), "{e}");
+            }
         }
-        let mut shape = ShapeBuilder::new();
-        let mut resolved = Vec::with_capacity(dims.len());
-        for dim in dims {
-            let (Some(extent), Some(stride)) = (dim.extent.as_const(), dim.stride.as_const())
-            else {
-                return false;
-            };
-            let valid = match dim.valid.map(Code::as_const) {
-                None => None,
-                Some(Some(v)) => Some(v),
-                Some(None) => return false,
-            };
-            let Ok((full, valid)) = dim_counts(extent, valid) else {
-                return false;
-            };
-            shape.dim(full, valid, stride);
-            resolved.push(ResolvedDim {
-                extent: valid,
-                stride,
-            });
-        }
-        let Some(values) = indices
-            .iter()
-            .map(|c| c.as_const())
-            .collect::<Option<Vec<i64>>>()
-        else {
-            return false;
-        };
-        if gather {
-            shape.indices(&values);
-        }
-        let Some(shape) = shape.finish() else {
-            return false;
-        };
-        if shape.full > self.limits.max_transfer_elements {
-            return false;
-        }
-        let start = self.program.dims.len() as u32;
-        self.program.dims.extend_from_slice(&resolved);
-        plan.template.dims = Span {
-            start,
-            end: self.program.dims.len() as u32,
-        };
-        plan.template.full_elements = shape.full;
-        plan.template.valid_elements = shape.valid;
-        if gather {
-            let start = self.program.indices.len() as u32;
-            self.program.indices.extend_from_slice(&values);
-            let end = self.program.indices.len() as u32;
-            plan.template.indirect = ResolvedIndirect::Indices(Span { start, end });
-        }
-        let bits = i128::from(plan.template.element_bits);
-        plan.in_bounds = shape.valid == 0
-            || (offset.lo.saturating_add(shape.lo) >= 0
-                && offset
-                    .hi
-                    .saturating_add(shape.hi)
-                    .saturating_add(1)
-                    .saturating_mul(bits)
-                    <= plan.size_bits);
-        plan.shape = Some(shape);
-        true
     }
-}
 
-/// The values a loop variable takes.
-fn variable_range(lo: Range, hi: Range, step: Range) -> Range {
-    let up = Range::new(lo.lo, (hi.hi - 1).max(lo.lo));
-    let down = Range::new((hi.lo + 1).min(lo.hi), lo.hi);
-    if step.lo > 0 {
-        up
-    } else if step.hi < 0 {
-        down
-    } else {
-        up.hull(down)
+    #[test]
+    fn hostile_bodies_end() {
+        for (body, code) in [
+            ("for i in 0..1000000000 { }", ErrorCode::TooManyIterations),
+            (
+                "for i in 0..-9223372036854775808 step -1 { }",
+                ErrorCode::TooManyIterations,
+            ),
+            (
+                "for i in 0..1000 { for j in 0..1000000 { } }",
+                ErrorCode::TooManyIterations,
+            ),
+            (
+                "for i in 0..4000000 { wait 0 for i }",
+                ErrorCode::TooManyOps,
+            ),
+            (
+                "for i in 0..4000000 { wait 0 for 1 }",
+                ErrorCode::TooManyOps,
+            ),
+            ("for i in 0..4 step p0 { }", ErrorCode::ZeroStep),
+            ("wait 0 for 1 / p0", ErrorCode::DivisionByZero),
+            ("wait 0 for p0 - 1", ErrorCode::NegativeCount),
+            (
+                "load A[0] dims [9223372036854775807: 0]",
+                ErrorCode::TransferTooLarge,
+            ),
+            (
+                "load A[0] lines 9223372036854775807 of 32 bytes",
+                ErrorCode::TransferTooLarge,
+            ),
+            (
+                "load A[(p0 - 1) * 9223372036854775807 - 9]",
+                ErrorCode::Overflow,
+            ),
+        ] {
+            let started = std::time::Instant::now();
+            let e = expand(body, 0).expect_err(body);
+            assert_eq!(e.code, code, "{body}: {e}");
+            assert!(started.elapsed().as_secs() < 5, "{body}");
+        }
+        let heavy = format!("for i in 0..4000000 {{ {} }}", "if i { }".repeat(1000));
+        assert_eq!(
+            expand(&heavy, 0).unwrap_err().code,
+            ErrorCode::TooManyIterations
+        );
+    }
+
+    #[test]
+    fn full_and_valid_elements() {
+        let item = expand(
+            "load A[2] dims [4: 8 valid 3, 2: 1 valid 1] indices [0, 5, 9] async 1",
+            0,
+        )
+        .unwrap();
+        let t = item.transfers[0];
+        assert_eq!(
+            (t.full_elements, t.valid_elements, t.first_bit),
+            (24, 9, 16)
+        );
+        assert_eq!(
+            item.dims[t.dims.range()],
+            [
+                ResolvedDim {
+                    extent: 3,
+                    stride: 8
+                },
+                ResolvedDim {
+                    extent: 1,
+                    stride: 1
+                }
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_is_allocated_once_warm() {
+        let text = "tilesim trace 1 axes 1 bounds off tensor A: 8 bit in [64] buffer b 1 body { \
+            for i in 0..p0 { load A[i * p0] dims [i: 1, 4: p0 valid i % 4] indices [i, 2] writes [b] wait 0 for i } }";
+        let bound = bind(
+            text,
+            &LaunchArgs {
+                grid: vec![8],
+                ..Default::default()
+            },
+        )
+        .unwrap();
+        let mut item = WorkItem::default();
+        bound.expand([7, 0, 0], &mut item).unwrap();
+        let room = |i: &WorkItem| {
+            (
+                i.ops.capacity(),
+                i.transfers.capacity(),
+                i.dims.capacity(),
+                i.indices.capacity(),
+                i.buffers.capacity(),
+            )
+        };
+        let before = room(&item);
+        for pid in 0..8 {
+            bound.expand([pid, 0, 0], &mut item).unwrap();
+            assert_eq!(room(&item), before);
+        }
+        assert!(bound.expand([8, 0, 0], &mut item).is_err());
     }
 }

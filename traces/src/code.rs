@@ -164,9 +164,9 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    /// Whether the value depends on the program ids.
-    pub fn uses_pids(&self) -> bool {
-        self.uses & 0b111 != 0
+    /// Whether the value depends on any slot of a set.
+    pub fn uses_any(&self, slots: u32) -> bool {
+        self.uses & slots != 0
     }
 }
 
@@ -180,8 +180,11 @@ enum Form {
     Linear { add: i64, terms: Vec<(u8, i64)> },
     Insts {
         code: Vec<Inst>,
+        /// Stack entries it takes.
         need: usize,
         uses: u32,
+        /// The ranges prove that it always has a value.
+        faultless: bool,
     },
 }
 
@@ -203,8 +206,11 @@ impl Node {
         }
     }
 
-    fn is_linear(&self) -> bool {
-        matches!(self.form, Form::Linear { .. })
+    fn faultless(&self) -> bool {
+        match self.form {
+            Form::Linear { .. } => true,
+            Form::Insts { faultless, .. } => faultless,
+        }
     }
 }
 
@@ -230,7 +236,9 @@ impl Pool {
                 };
                 Compiled { code, range, uses }
             }
-            Form::Insts { code, need, uses } => {
+            Form::Insts {
+                code, need, uses, ..
+            } => {
                 let start = self.insts.len() as u32;
                 self.insts.extend(code);
                 let end = self.insts.len() as u32;
@@ -257,7 +265,9 @@ impl Pool {
                 let (start, end) = self.push_terms(&terms);
                 (vec![Inst::Linear { add, start, end }], 1, uses_of(&terms))
             }
-            Form::Insts { code, need, uses } => (code, need, uses),
+            Form::Insts {
+                code, need, uses, ..
+            } => (code, need, uses),
         }
     }
 
@@ -281,7 +291,7 @@ impl Pool {
             }
             Expr::Select(c, a, b) => {
                 let c = self.node(c, scope);
-                if c.is_linear() {
+                if c.faultless() {
                     // A condition that cannot fault and is known picks its branch now.
                     if c.range.as_point() == Some(0) {
                         return self.node(b, scope);
@@ -293,6 +303,7 @@ impl Pool {
                 let a = self.node(a, scope);
                 let b = self.node(b, scope);
                 let range = a.range.hull(b.range);
+                let faultless = c.faultless() && a.faultless() && b.faultless();
                 let (mut code, need_c, uses_c) = self.insts_of(c);
                 let (code_a, need_a, uses_a) = self.insts_of(a);
                 let (code_b, need_b, uses_b) = self.insts_of(b);
@@ -307,6 +318,7 @@ impl Pool {
                         code,
                         need,
                         uses: uses_c | uses_a | uses_b,
+                        faultless,
                     },
                 }
             }
@@ -337,8 +349,9 @@ impl Pool {
         if identity {
             return a;
         }
+        let faultless = a.faultless() && range.fits();
         if let Some(v) = range.as_point()
-            && a.is_linear()
+            && faultless
         {
             return Node::constant(v);
         }
@@ -358,7 +371,12 @@ impl Pool {
         code.push(Inst::Unary(op));
         Node {
             range: range.clamp(),
-            form: Form::Insts { code, need, uses },
+            form: Form::Insts {
+                code,
+                need,
+                uses,
+                faultless,
+            },
         }
     }
 
@@ -370,44 +388,42 @@ impl Pool {
         }
         let (op, b) = simplify(op, &a, b);
         let range = binary_range(op, &a, &b);
-        if a.is_linear() && b.is_linear() && range.fits() {
-            if let Some(node) = fold_linear(op, &a, &b, range, scope) {
-                return node;
-            }
-            match op {
-                BinaryOp::Min if a.range.hi <= b.range.lo => return a,
-                BinaryOp::Min if b.range.hi <= a.range.lo => return b,
-                BinaryOp::Max if a.range.lo >= b.range.hi => return a,
-                BinaryOp::Max if b.range.lo >= a.range.hi => return b,
-                _ => {}
-            }
+        let faultless = a.faultless() && b.faultless() && always_defined(op, &a, &b, range);
+        if faultless && let Some(v) = range.as_point() {
+            return Node::constant(v);
+        }
+        // The operand that is dropped must not be one that could fail.
+        match op {
+            BinaryOp::Min if b.faultless() && a.range.hi <= b.range.lo => return a,
+            BinaryOp::Min if a.faultless() && b.range.hi <= a.range.lo => return b,
+            BinaryOp::Max if b.faultless() && a.range.lo >= b.range.hi => return a,
+            BinaryOp::Max if a.faultless() && b.range.lo >= a.range.hi => return b,
+            _ => {}
+        }
+        if range.fits()
+            && let Some(node) = fold_linear(op, &a, &b, scope)
+        {
+            return node;
         }
         let range = range.clamp();
         let constant = b.as_const();
-        let (mut code, need_a, uses_a) = self.insts_of(a);
+        let (mut code, mut need, mut uses) = self.insts_of(a);
         if let Some(c) = constant {
             code.push(Inst::BinaryConst(op, c));
-            return Node {
-                range,
-                form: Form::Insts {
-                    code,
-                    need: need_a,
-                    uses: uses_a,
-                },
-            };
+        } else {
+            let (code_b, need_b, uses_b) = self.insts_of(b);
+            code.extend(code_b);
+            code.push(Inst::Binary(op));
+            need = need.max(need_b + 1);
+            uses |= uses_b;
         }
-        let (code_b, need_b, uses_b) = self.insts_of(b);
-        code.extend(code_b);
-        code.push(Inst::Binary(op));
-        let need = need_a.max(need_b + 1);
-        Node {
-            range,
-            form: Form::Insts {
-                code,
-                need,
-                uses: uses_a | uses_b,
-            },
-        }
+        let form = Form::Insts {
+            code,
+            need,
+            uses,
+            faultless,
+        };
+        Node { range, form }
     }
 
     /// The value of a compiled expression.
@@ -591,7 +607,7 @@ fn simplify(op: BinaryOp, a: &Node, b: Node) -> (BinaryOp, Node) {
     match (plain, b.as_const()) {
         (Shl, Some(n @ 0..=62)) => (Mul, Node::constant(1i64 << n)),
         (Shr, Some(n @ 0..=62)) => (Div, Node::constant(1i64 << n)),
-        (And, Some(mask)) if mask >= 0 && mask < i64::MAX && (mask & (mask + 1)) == 0 => {
+        (And, Some(mask)) if (0..i64::MAX).contains(&mask) && (mask & (mask + 1)) == 0 => {
             (Mod, Node::constant(mask + 1))
         }
         _ => (plain, b),
@@ -628,25 +644,29 @@ fn binary_range(op: BinaryOp, a: &Node, b: &Node) -> Range {
             }
         }
         ULt | ULe => Range::new(0, 1),
-        Div => match b.as_const() {
-            Some(d) if d > 0 => {
-                let d = i128::from(d);
-                Range::new(x.lo.div_euclid(d), x.hi.div_euclid(d))
+        Div if y.lo > 0 => {
+            let q = [
+                x.lo.div_euclid(y.lo),
+                x.lo.div_euclid(y.hi),
+                x.hi.div_euclid(y.lo),
+                x.hi.div_euclid(y.hi),
+            ];
+            let lo = q.iter().copied().min().unwrap_or(I64_MIN);
+            let hi = q.iter().copied().max().unwrap_or(I64_MAX);
+            Range::new(lo, hi)
+        }
+        Div => Range::new(I64_MIN - 1, I64_MAX + 1),
+        Mod if y.lo > 0 => {
+            let q = x.lo.div_euclid(y.lo);
+            if y.lo == y.hi && q == x.hi.div_euclid(y.lo) {
+                Range::new(x.lo - q * y.lo, x.hi - q * y.lo)
+            } else if x.lo >= 0 {
+                Range::new(0, x.hi.min(y.hi - 1))
+            } else {
+                Range::new(0, y.hi - 1)
             }
-            _ => Range::new(I64_MIN - 1, I64_MAX + 1),
-        },
-        Mod => match b.as_const() {
-            Some(d) if d > 0 => {
-                let d = i128::from(d);
-                let q = x.lo.div_euclid(d);
-                if q == x.hi.div_euclid(d) {
-                    Range::new(x.lo - q * d, x.hi - q * d)
-                } else {
-                    Range::new(0, d - 1)
-                }
-            }
-            _ => Range::FULL,
-        },
+        }
+        Mod => Range::FULL,
         Shl => match b.as_const() {
             Some(n @ 0..=63) => {
                 let p = 1i128 << n;
@@ -665,9 +685,24 @@ fn binary_range(op: BinaryOp, a: &Node, b: &Node) -> Range {
     }
 }
 
+/// Whether the ranges prove that the operator has a result. `range` is that of its results.
+fn always_defined(op: BinaryOp, a: &Node, b: &Node, range: Range) -> bool {
+    use BinaryOp::*;
+    let nonzero = b.range.lo > 0 || b.range.hi < 0;
+    match op {
+        Add | Sub | Mul => range.fits(),
+        Div => nonzero && (a.range.lo > I64_MIN || b.range.lo > 0),
+        Mod | CDiv | CRem | UDiv | URem => nonzero,
+        Shl => b.range.within(0, 63) && range.fits(),
+        Shr => b.range.within(0, 63),
+        Min | Max | And | Or | Xor | Lt | Le | Gt | Ge | Eq | Ne => true,
+        WrapAdd | WrapSub | WrapMul | WrapShl | UShr | ULt | ULe => true,
+    }
+}
+
 /// An affine result, when the operator has one on these operands. The caller has checked that the
 /// result always fits 64 bits.
-fn fold_linear(op: BinaryOp, a: &Node, b: &Node, range: Range, scope: &Scope<'_>) -> Option<Node> {
+fn fold_linear(op: BinaryOp, a: &Node, b: &Node, scope: &Scope<'_>) -> Option<Node> {
     use BinaryOp::*;
     let (Form::Linear { add: xa, terms: xt }, Form::Linear { add: ya, terms: yt }) =
         (&a.form, &b.form)
@@ -675,16 +710,7 @@ fn fold_linear(op: BinaryOp, a: &Node, b: &Node, range: Range, scope: &Scope<'_>
         return None;
     };
     let (xa, ya) = (i128::from(*xa), i128::from(*ya));
-    let faultless = matches!(
-        op,
-        Add | Sub | Mul | Min | Max | Lt | Le | Gt | Ge | Eq | Ne
-    );
     let positive_constant = b.as_const().filter(|c| *c > 0);
-    if let Some(v) = range.as_point()
-        && (faultless || (matches!(op, Div | Mod) && positive_constant.is_some()))
-    {
-        return Some(Node::constant(v));
-    }
     match op {
         Add => linear(scope, xa + ya, merged(xt, yt, 1)),
         Sub => linear(scope, xa - ya, merged(xt, yt, -1)),
@@ -738,4 +764,97 @@ pub(crate) fn slots_for_tests(pid: [i64; 3], vars: &[i64]) -> Slots {
         *slot = *value;
     }
     slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expr::{Env, eval};
+
+    struct Ids;
+
+    impl Env for Ids {
+        fn pid(&self, axis: u8) -> i64 {
+            5 + i64::from(axis)
+        }
+        fn grid(&self, _: u8) -> i64 {
+            100
+        }
+        fn param(&self, _: usize) -> i64 {
+            0
+        }
+        fn var(&self, _: usize) -> i64 {
+            0
+        }
+    }
+
+    fn scope() -> Scope<'static> {
+        Scope {
+            grid: [100; 3],
+            params: &[],
+            slots: vec![Range::new(0, 99); 3],
+        }
+    }
+
+    #[test]
+    fn deep_programs_run() {
+        for depth in 1..MAX_EXPR_DEPTH {
+            let mut e = Expr::Pid(0);
+            for i in 0..depth {
+                let op = if i % 2 == 0 {
+                    BinaryOp::Xor
+                } else {
+                    BinaryOp::WrapMul
+                };
+                e = Expr::Binary(op, Box::new(Expr::Pid(1)), Box::new(e));
+            }
+            let mut pool = Pool::default();
+            let code = pool.compile(&e, &scope()).code;
+            let got = pool.eval(code, &slots_for_tests([5, 6, 7], &[]));
+            assert_eq!(got, eval(&e, &Ids));
+        }
+    }
+
+    #[track_caller]
+    fn compiles_to(text: &str, want: Code) {
+        struct None_;
+        impl crate::syntax::Names for None_ {
+            fn lookup(&self, _: &str) -> Option<Expr> {
+                None
+            }
+            fn known(&self) -> Vec<&str> {
+                Vec::new()
+            }
+        }
+        let e = crate::syntax::parse_expr(text, &None_).unwrap();
+        assert_eq!(Pool::default().compile(&e, &scope()).code, want, "{text}");
+    }
+
+    #[test]
+    fn imported_code_becomes_affine() {
+        let linear = |mul, add| Code::Linear1 { slot: 0, mul, add };
+        for (text, code) in [
+            ("p0 * g0 + 3", linear(100, 3)),
+            ("trunc_i32(wrap_add(wrap_mul(p0, 128), 7))", linear(128, 7)),
+            (
+                "c_div(p0 * 6 + 3, 4)",
+                Code::Program {
+                    start: 0,
+                    end: 2,
+                    deep: false,
+                },
+            ),
+            ("c_div(p0 * 8 + 3, 8)", linear(1, 0)),
+            ("(p0 * 8 + 3) % 8", Code::Const(3)),
+            ("(p0 * 64 & 15) + (p0 << 2)", linear(4, 0)),
+            ("p0 * 256 >> 4", linear(16, 0)),
+            ("u_lt(p0, 100) && p0 >= 0", Code::Const(1)),
+            ("min(p0, 99) - max(0, p0)", Code::Const(0)),
+            ("select(p0 < 1000, p0, 1 / 0)", linear(1, 0)),
+            ("p0 * 0 + p0 - p0", Code::Const(0)),
+            ("~p0 + 1", linear(-1, 0)),
+        ] {
+            compiles_to(text, code);
+        }
+    }
 }

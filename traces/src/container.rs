@@ -251,7 +251,7 @@ mod tests {
         text::parse_valid(
             "tilesim trace 1 kernel \"gold\" producer \"me\" version \"2\" measured lanes 8 element f32 \
              origin \"a\" \"b\" axes 2 param K = -3 tensor A: 8 bit inout [K + 70, g0] tiled [8, 8] \
-             bounds off buffer acc 64 tile t unit matmul cycles 5 overlap 1 analytic \"n\" admit Systolic rows 4 per 0.5 \
+             bounds off buffer acc 64 tile t unit matmul cycles 5 overlap 1 source analytic \"n\" admit Systolic rows 4 per 0.5 \
              dispatch order p1 p0 key p0 % 2 \
              body { for k in 0..K step 2 { if k > 1 { load A[trunc_i32(k)] dims [4: 1 valid min(4, k)] bits 4 async 7 writes [acc] } \
              else { store A[0] lines 3 of 32 bytes reads [acc] } compute t matmul reads [acc] writes [acc] } \

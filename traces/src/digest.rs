@@ -14,6 +14,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::bind::Bound;
 use crate::codes::{binary_code, direction_code, role_code, unary_code, unit_code};
 use crate::model::*;
 use crate::validate::ValidTrace;
@@ -88,6 +89,31 @@ pub fn digest(trace: &ValidTrace) -> Digest {
     w.trace(trace);
     w.flush();
     Digest(*w.hasher.finalize().as_bytes())
+}
+
+/// Names the canonical form of a launch.
+const LAUNCH_DOMAIN: &[u8] = b"tilesim launch digest 1\0";
+
+impl Bound {
+    /// The identity of the launch: the trace and everything a launch decides, as resolved: grid,
+    /// parameter values, and each tensor's place and extents. Two launches that only spell these
+    /// differently (a default given or left out) share it; limits play no part.
+    pub fn digest(&self) -> Digest {
+        let mut w = Writer {
+            hasher: blake3::Hasher::new(),
+            buffer: Vec::with_capacity(4096),
+        };
+        w.bytes(LAUNCH_DOMAIN);
+        w.bytes(&self.trace().digest().0);
+        w.list(&self.grid(), |w, extent| w.u64(*extent));
+        w.list(self.params(), |w, value| w.i64(*value));
+        w.list(self.tensors(), |w, tensor| {
+            w.u64(tensor.base);
+            w.list(&tensor.extents, |w, extent| w.u64(*extent));
+        });
+        w.flush();
+        Digest(*w.hasher.finalize().as_bytes())
+    }
 }
 
 struct Writer {
@@ -325,7 +351,7 @@ mod tests {
     }
 
     const TEXT: &str = "tilesim trace 1 kernel \"k\" producer \"p\" version \"1\" origin \"a\" \"b\" axes 2 \
-        buffer acc 64 tile t cycles 5 measured \
+        buffer acc 64 tile t cycles 5 source measured \
         body { for k in 0..4 { compute t vector writes [acc] wait 0 for k + p0 } }";
 
     #[test]
@@ -370,6 +396,32 @@ mod tests {
             of(TEXT).to_string(),
             "7683c554e2cdf2e8967c94bc116b82e2017842c240b809134f62a6cd37bcb808"
         );
+    }
+
+    #[test]
+    fn launches_that_mean_the_same_share_a_digest() {
+        let trace = text::parse_valid(
+            "tilesim trace 1 axes 1 param K = 4 tensor A: 8 bit in [K] body { load A[0] }",
+        )
+        .unwrap();
+        let of = |change: &dyn Fn(&mut crate::LaunchArgs)| {
+            let mut args = crate::LaunchArgs {
+                grid: vec![3],
+                ..Default::default()
+            };
+            change(&mut args);
+            Bound::new(&trace, &args, &crate::Limits::default())
+                .unwrap()
+                .digest()
+        };
+        let base = of(&|_| ());
+        assert_eq!(of(&|a| _ = a.params.insert("K".into(), 4)), base);
+        assert_eq!(of(&|a| _ = a.placement.insert("A".into(), 0)), base);
+        assert_eq!(of(&|a| a.allow_overlap = true), base);
+        assert_ne!(of(&|a| a.grid = vec![4]), base);
+        assert_ne!(of(&|a| _ = a.params.insert("K".into(), 5)), base);
+        assert_ne!(of(&|a| _ = a.placement.insert("A".into(), 64)), base);
+        assert_ne!(of(&|a| _ = a.extents.insert("A".into(), vec![9])), base);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Expansion: one work-item of a bound trace with everything resolved.
 
-use crate::bind::{Bound, DimFault, DmaPlan, Shape, ShapeBuilder, Step, dim_counts, slots_of};
+use crate::bind::{Bound, slots_of};
 use crate::code::{Code, SLOTS, Slots};
 use crate::error::{ErrorCode, TraceError};
 use crate::expr::Fault;
 use crate::launch::{Op, OpKind, ResolvedDim, ResolvedIndirect, Span, WorkItem};
 use crate::limits::MAX_LOOP_DEPTH;
 use crate::model::{Bounds, Stmt};
+use crate::program::{DimFault, DmaPlan, Shape, ShapeBuilder, Step, dim_counts};
 
 /// Spans of a work-item are 32-bit; these hold whatever limits a host sets.
 const HARD_MAX_OPS: u64 = 1 << 26;
@@ -173,6 +174,25 @@ impl Bound {
                             step,
                         };
                     }
+                }
+                Step::Bind {
+                    slot,
+                    value,
+                    site,
+                    cost,
+                } => {
+                    steps_left = steps_left
+                        .checked_sub(cost)
+                        .ok_or((site, Refusal::TooManySteps))?;
+                    let value = pool.eval(value, &slots).map_err(|f| (site, f.into()))?;
+                    // It stands for a loop up to the value plus 1, which must exist.
+                    if value == i64::MAX {
+                        return Err((site, Fault::Overflow.into()));
+                    }
+                    iterations_left = iterations_left
+                        .checked_sub(1)
+                        .ok_or((site, Refusal::TooManyIterations))?;
+                    slots[slot as usize & (SLOTS - 1)] = value;
                 }
                 Step::Next { slot, level, body } => {
                     if let Some(state) = loops.get_mut(usize::from(level))

@@ -330,7 +330,7 @@ fn tile(c: &mut Choices<'_>, name: String) -> Tile {
         cycles: if c.below(8) == 7 {
             None
         } else {
-            Some(c.wide() % (1 << 53) >> c.below(53))
+            Some((c.wide() % (1 << 53)) >> c.below(53))
         },
         overlap: c.byte().into(),
         source: match c.below(3) {
@@ -350,6 +350,14 @@ fn tile(c: &mut Choices<'_>, name: String) -> Tile {
             })
             .collect(),
     }
+}
+
+fn plus(e: &Expr, by: i64) -> Expr {
+    Expr::Binary(
+        BinaryOp::Add,
+        Box::new(e.clone()),
+        Box::new(Expr::Const(by)),
+    )
 }
 
 struct Body<'t> {
@@ -411,11 +419,19 @@ impl Body<'_> {
                     Expr::Const(0) => Expr::Const(1),
                     step => step,
                 };
+                let lo = small(c);
+                // One in four gives a value a name; others start and end anywhere.
+                let width = i64::from(c.byte() % 8);
+                let (hi, step) = match width {
+                    0 | 1 => (plus(&lo, 1), Expr::Const(1)),
+                    2 => (plus(&lo, 3), step),
+                    _ => (small(c), step),
+                };
                 Stmt::For(For {
                     var: VarId(loops as u32),
                     name: c.pick(NAMES, "k").to_owned(),
-                    lo: small(c),
-                    hi: small(c),
+                    lo,
+                    hi,
                     step,
                     body: self.block(c, depth + 1, loops + 1),
                 })

@@ -22,7 +22,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{ErrorCode, TraceError, closest};
-use crate::limits::{MAX_STMT_DEPTH, MAX_STMTS, MAX_TILES};
+use crate::limits::{MAX_JSON_BYTES, MAX_STMT_DEPTH, MAX_STMTS, MAX_TILES};
 use crate::model::*;
 use crate::syntax::{Names, parse_expr};
 
@@ -57,6 +57,11 @@ pub fn no_files(name: &str) -> Result<String, String> {
 ///
 /// Anything that is not exactly the documented form, with the path of the offending value.
 pub fn import(text: &str, resolve: Resolver<'_>) -> Result<JsonImport> {
+    if text.len() > MAX_JSON_BYTES {
+        let message = format!("a JSON text of {} bytes", text.len());
+        return Err(TraceError::new(ErrorCode::TooLarge, "", message)
+            .with_hint(format!("use at most {MAX_JSON_BYTES}, or the text form")));
+    }
     let value: Value = serde_json::from_str(text).map_err(|e| {
         let at = crate::error::TextSpan {
             line: e.line().try_into().unwrap_or(u32::MAX),
@@ -670,5 +675,155 @@ impl Reader {
             })),
             _ => Err(at.bad("one of indices and lines is needed").with_hint(hint)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(body: &str) -> String {
+        format!(
+            r#"{{"name": "x", "axes": 2, "tensors": [[8, 8, 4], [64, 1]], "spad_buffer_bytes": [64, 0],
+                "cycle_table": [[5, 1], [7, 0]], "grids": [[1, 2]], "body": [{body}]}}"#
+        )
+    }
+
+    #[test]
+    fn whole_program() {
+        let text = program(
+            r#"{"op": "loop", "var": "k", "start": 0, "stop": "p0 + 4", "step": 2, "body": [
+                 {"op": "dma", "dir": "load", "arg": 0, "offset_elems": "(k+1)*8 - p1", "dims": [2, 8],
+                  "strides": [8, "k"], "elem_bits": 32, "is_async": true, "sem": 3, "reads": [],
+                  "writes": [0], "indirect": 0},
+                 {"op": "wait", "sem": 3, "expected": 16}]},
+               {"op": "compute", "tile": 1, "ct": 2, "reads": [0], "writes": [1]},
+               {"op": "dma", "dir": "store", "arg": 1, "offset_elems": 0, "dims": [], "strides": [],
+                "elem_bits": 8, "is_async": false, "sem": 0, "reads": [0], "writes": [],
+                "indirect": {"indices": [1, "p0"]}}"#,
+        );
+        let import = import(&text, &no_files).unwrap();
+        assert_eq!(import.grids, [[1, 2]]);
+        assert!(!import.must_refuse);
+        let text = crate::text::print(&ValidTrace::try_from(import.trace).unwrap());
+        let want = "tilesim trace 1\n\nkernel \"x\"\naxes 2\n\
+            tensor arg0: 32 bit in [8, 8]\ntensor arg1: 8 bit out [64]\n\
+            buffer b0 64\nbuffer b1 0\ntile t0 cycles 5 overlap 1 source measured\ntile t1 cycles 7 source measured\n\
+            \nbody {\n  for k in 0..p0 + 4 step 2 {\n    \
+            load arg0[(k + 1) * 8 - p1] dims [2: 8, 8: k] async 3 writes [b0]\n    wait 3 for 16\n  }\n  \
+            compute t1 preload reads [b0] writes [b1]\n  store arg1[0] indices [1, p0] reads [b0]\n}\n";
+        assert_eq!(text, want);
+    }
+
+    use crate::validate::ValidTrace;
+
+    #[track_caller]
+    fn refused(text: &str, code: ErrorCode, path: &str) -> TraceError {
+        let e = import(text, &no_files).unwrap_err();
+        assert_eq!((e.code, e.path.as_str()), (code, path), "{e}");
+        e
+    }
+
+    #[test]
+    fn errors_have_exact_paths() {
+        let dma = |more: &str| {
+            format!(
+                r#"{{"op": "dma", "dir": "load", "arg": 0, "offset_elems": 0, "dims": [1],
+                    "strides": [1], "elem_bits": 8{more}}}"#
+            )
+        };
+        let nested = |op: &str| {
+            program(&format!(
+                r#"{{"op": "wait", "sem": 0, "expected": 1}},
+                   {{"op": "loop", "var": "k", "start": 0, "stop": 2, "step": 1, "body": [{op}]}}"#
+            ))
+        };
+        let e = refused(
+            &nested(&dma(r#", "is_asinc": true"#)),
+            ErrorCode::UnknownKey,
+            "body[1].body[0].is_asinc",
+        );
+        assert_eq!(e.hint.as_deref(), Some("did you mean \"is_async\""));
+        refused(
+            &nested(&dma(r#", "is_async": true"#)),
+            ErrorCode::MissingKey,
+            "body[1].body[0]",
+        );
+        refused(
+            &nested(&dma(r#", "reads": [-1]"#)),
+            ErrorCode::BadValue,
+            "body[1].body[0].reads[0]",
+        );
+        refused(
+            &nested(&dma(r#", "indirect": 3"#)),
+            ErrorCode::BadValue,
+            "body[1].body[0].indirect",
+        );
+        let e = refused(
+            &nested(r#"{"op": "wait", "sem": 0, "expected": "k + q"}"#),
+            ErrorCode::UnknownName,
+            "body[1].body[0].expected",
+        );
+        assert!(e.message.contains("column 5"), "{e}");
+        refused(
+            &nested(r#"{"op": "wait", "sem": 0, "expected": "k +"}"#),
+            ErrorCode::Syntax,
+            "body[1].body[0].expected",
+        );
+        refused(
+            &nested(r#"{"op": "wait", "sem": 0, "expected": 1.5}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].expected",
+        );
+        refused(
+            &nested(r#"{"op": "jump"}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].op",
+        );
+        refused(
+            &nested(r#"{"op": "compute", "tile": 0, "ct": 4}"#),
+            ErrorCode::BadValue,
+            "body[1].body[0].ct",
+        );
+        refused(&nested("7"), ErrorCode::BadValue, "body[1].body[0]");
+        refused("[]", ErrorCode::BadValue, "");
+        refused("{\"axes\": 4}", ErrorCode::BadValue, "axes");
+        refused("{\"axes\": 1}", ErrorCode::MissingKey, "");
+        assert_eq!(import("{", &no_files).unwrap_err().code, ErrorCode::Syntax);
+        let deep = "[".repeat(100_000);
+        assert_eq!(
+            import(&deep, &no_files).unwrap_err().code,
+            ErrorCode::Syntax
+        );
+    }
+
+    #[test]
+    fn tables_from_files() {
+        let text = program("").replace(
+            "[[5, 1], [7, 0]]",
+            "\"cycles.tsv\", \"unit_table\": \"units.tsv\"",
+        );
+        refused(&text, ErrorCode::BadValue, "cycle_table");
+        let resolve = |name: &str| match name {
+            "cycles.tsv" => Ok("183\t0\n16\t2\n".to_owned()),
+            "units.tsv" => Ok("0\tIssue\tmicro-ops\t12\t122\n1\tSystolic\trows\t1\t0\n".to_owned()),
+            _ => Err("no".to_owned()),
+        };
+        let tiles = import(&text, &resolve).unwrap().trace.tiles;
+        assert_eq!((tiles[1].cycles, tiles[1].overlap), (Some(16), 2));
+        assert_eq!(tiles[0].admissions[0].work, "micro-ops");
+        assert_eq!(tiles[1].admissions[0].capacity_per_cycle, 1.0);
+        let bad = |name: &str| {
+            if name == "cycles.tsv" {
+                Ok("1 2 3".into())
+            } else {
+                Err(String::new())
+            }
+        };
+        let e = import(&text, &bad).unwrap_err();
+        assert_eq!(
+            (e.code, e.path.as_str()),
+            (ErrorCode::BadValue, "cycle_table")
+        );
     }
 }

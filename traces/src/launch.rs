@@ -113,7 +113,8 @@ pub struct Transfer {
     pub dims: Span,
     /// `Some` for an asynchronous transfer.
     pub semaphore: Option<SemId>,
-    /// Elements of the full dims (masks do not count): what a wait must expect.
+    /// Elements of the full dims (masks do not count; once per index for a gather): what a wait must
+    /// expect.
     pub full_elements: u64,
     /// Elements moved (valid ones; times the number of indices for a gather).
     pub valid_elements: u64,

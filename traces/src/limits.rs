@@ -13,7 +13,7 @@ pub const MAX_EXPR_DEPTH: usize = 120;
 /// Nodes of one expression tree.
 pub const MAX_EXPR_NODES: usize = 4096;
 /// Nodes of all expression trees of a trace together.
-pub const MAX_TOTAL_EXPR_NODES: usize = 1 << 22;
+pub const MAX_TOTAL_EXPR_NODES: usize = 1 << 21;
 /// Dimensions of a transfer.
 pub const MAX_DIMS: usize = 8;
 /// Axes of a tensor.
@@ -44,6 +44,9 @@ pub const MAX_ELEMENT_BITS: u32 = 4096;
 pub const MAX_CYCLES: u64 = 1 << 53;
 /// Bytes of an encoded trace (text, JSON, or a container before and after decompression).
 pub const MAX_ENCODED_BYTES: usize = 64 << 20;
+
+/// Bytes of a trace in the JSON form, which takes many times its size in memory while it is read.
+pub const MAX_JSON_BYTES: usize = 16 << 20;
 
 /// Alignment of tensors placed by default, in bytes.
 pub const PLACEMENT_ALIGN: u64 = 16 << 10;

@@ -526,10 +526,7 @@ impl<'p, 'a, N: Names> ExprParser<'p, 'a, N> {
     fn infix(&mut self, least: u8) -> Result<(Expr, usize)> {
         self.enter()?;
         let (mut left, mut depth) = self.prefix()?;
-        loop {
-            let Tok::Punct(punct) = *self.lexer.peek() else {
-                break;
-            };
+        while let Tok::Punct(punct) = *self.lexer.peek() {
             // The logical operators are shorthand for a select.
             let logical = match punct {
                 "||" => Some(1),

@@ -458,9 +458,10 @@ impl Checker<'_> {
         match &dma.indirect {
             None => {}
             Some(Indirect::Indices(indices)) => {
-                if self.count("indices", indices.len(), MAX_INDICES) {
-                    self.each("indices", indices, |c, e| c.expr(e, allowed));
-                }
+                let fits = self.count("indices", indices.len(), MAX_INDICES);
+                self.each("indices", if fits { indices } else { &[] }, |c, e| {
+                    c.expr(e, allowed)
+                });
             }
             Some(Indirect::Lines { count, bytes }) => self.within("lines", |c| {
                 c.within("count", |c| c.expr(count, allowed));
@@ -587,5 +588,268 @@ impl Checker<'_> {
                 self.expr_node(b, allowed, depth + 1, nodes)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> Trace {
+        crate::text::parse(
+            "tilesim trace 1 axes 2 param K tensor A: 8 bit in [K] buffer b 1 tile t cycles 5 \
+             body { for k in 0..4 { load A[k] dims [4: 1, 2: 1] writes [b] compute t vector if k { wait 0 for 1 } } }",
+        )
+        .unwrap()
+    }
+
+    #[track_caller]
+    fn refused(change: impl FnOnce(&mut Trace), code: ErrorCode, path: &str) {
+        let mut trace = base();
+        change(&mut trace);
+        let errors = check(&trace);
+        let found: Vec<_> = errors.iter().map(|e| (e.code, e.path.as_str())).collect();
+        assert_eq!(found, [(code, path)]);
+        assert!(errors[0].hint.is_some());
+        assert_eq!(ValidTrace::try_from(trace.clone()).unwrap_err(), errors[0]);
+        assert!(validate(trace).is_err());
+    }
+
+    fn inner(trace: &mut Trace) -> &mut Vec<Stmt> {
+        match &mut trace.body[0] {
+            Stmt::For(f) => &mut f.body,
+            _ => panic!(),
+        }
+    }
+
+    fn dma(trace: &mut Trace) -> &mut Dma {
+        match &mut inner(trace)[0] {
+            Stmt::Dma(dma) => dma,
+            _ => panic!(),
+        }
+    }
+
+    fn nest(mut e: Expr, levels: usize) -> Expr {
+        for _ in 0..levels {
+            e = Expr::Unary(UnaryOp::Neg, Box::new(e));
+        }
+        e
+    }
+
+    #[test]
+    fn every_rule_has_its_place() {
+        use ErrorCode::*;
+        assert_eq!(check(&base()), []);
+        refused(|t| t.axes = 0, BadAxes, "axes");
+        refused(|t| t.axes = 4, BadAxes, "axes");
+        refused(
+            |t| t.params.push(t.params[0].clone()),
+            BadName,
+            "params[1].name",
+        );
+        refused(
+            |t| t.tensors.push(t.tensors[0].clone()),
+            BadName,
+            "tensors[1].name",
+        );
+        refused(|t| t.buffers[0].name.clear(), BadName, "buffers[0].name");
+        refused(
+            |t| t.tiles[0].name = "x".repeat(257),
+            BadName,
+            "tiles[0].name",
+        );
+        refused(
+            |t| t.header.kernel = "x".repeat(5000),
+            TooLarge,
+            "header.kernel",
+        );
+        refused(
+            |t| t.tensors[0].element_bits = 0,
+            BadValue,
+            "tensors[0].element_bits",
+        );
+        refused(
+            |t| t.tensors[0].extents[0] = Expr::Pid(0),
+            NotConstant,
+            "tensors[0].extents[0]",
+        );
+        refused(
+            |t| t.tensors[0].extents[0] = Expr::Var(VarId(0)),
+            BadVariable,
+            "tensors[0].extents[0]",
+        );
+        refused(
+            |t| t.tensors[0].extents[0] = Expr::Param(ParamId(1)),
+            UnknownParam,
+            "tensors[0].extents[0]",
+        );
+        refused(
+            |t| t.tensors[0].layout = Layout::Tiled(vec![1, 1]),
+            BadValue,
+            "tensors[0].layout",
+        );
+        refused(
+            |t| t.tensors[0].layout = Layout::Tiled(vec![0]),
+            BadValue,
+            "tensors[0].layout[0]",
+        );
+        refused(
+            |t| t.tiles[0].cycles = Some(1 << 53),
+            BadValue,
+            "tiles[0].cycles",
+        );
+        refused(
+            |t| t.tiles[0].overlap = 1 << 53,
+            BadValue,
+            "tiles[0].overlap",
+        );
+        refused(
+            |t| {
+                t.tiles[0].admissions.push(Admission {
+                    unit: "u".into(),
+                    work: "w".into(),
+                    capacity_per_cycle: f64::NAN,
+                    admitted: 0,
+                })
+            },
+            BadValue,
+            "tiles[0].admissions[0].capacity_per_cycle",
+        );
+        refused(
+            |t| t.tiles[0].unit = Some(Unit::Matmul),
+            UnitMismatch,
+            "body[0].for.body[1].compute.unit",
+        );
+        refused(
+            |t| dma(t).tensor = TensorId(1),
+            UnknownTensor,
+            "body[0].for.body[0].dma.tensor",
+        );
+        refused(
+            |t| dma(t).element_bits = 5000,
+            BadValue,
+            "body[0].for.body[0].dma.element_bits",
+        );
+        refused(
+            |t| dma(t).dims[1].stride = Expr::Grid(2),
+            UnknownAxis,
+            "body[0].for.body[0].dma.dims[1].stride",
+        );
+        refused(
+            |t| dma(t).offset = Expr::Var(VarId(1)),
+            BadVariable,
+            "body[0].for.body[0].dma.offset",
+        );
+        refused(
+            |t| dma(t).offset = nest(Expr::Const(1), MAX_EXPR_DEPTH),
+            TooDeep,
+            "body[0].for.body[0].dma.offset",
+        );
+        refused(
+            |t| dma(t).writes.push(BufferId(9)),
+            UnknownBuffer,
+            "body[0].for.body[0].dma.writes[1]",
+        );
+        refused(
+            |t| dma(t).dims = vec![dma(t).dims[0].clone(); 9],
+            TooLarge,
+            "body[0].for.body[0].dma.dims",
+        );
+        refused(
+            |t| {
+                dma(t).indirect = Some(Indirect::Lines {
+                    count: Expr::Const(1),
+                    bytes: 0,
+                })
+            },
+            BadValue,
+            "body[0].for.body[0].dma.lines.bytes",
+        );
+        refused(
+            |t| dma(t).indirect = Some(Indirect::Indices(vec![Expr::Const(1), Expr::Pid(2)])),
+            UnknownAxis,
+            "body[0].for.body[0].dma.indices[1]",
+        );
+        refused(
+            |t| {
+                if let Stmt::If(i) = &mut inner(t)[2]
+                    && let Stmt::Wait(w) = &mut i.then[0]
+                {
+                    w.expected = Expr::Pid(7);
+                }
+            },
+            UnknownAxis,
+            "body[0].for.body[2].if.then[0].wait.expected",
+        );
+        refused(
+            |t| {
+                if let Stmt::For(f) = &mut t.body[0] {
+                    f.step = Expr::Const(0);
+                }
+            },
+            ZeroStep,
+            "body[0].for.step",
+        );
+        refused(
+            |t| {
+                if let Stmt::For(f) = &mut t.body[0] {
+                    f.var = VarId(1);
+                }
+            },
+            BadVariable,
+            "body[0].for.var",
+        );
+        refused(
+            |t| t.dispatch.order = vec![0, 0],
+            BadDispatch,
+            "dispatch.order",
+        );
+        refused(
+            |t| t.dispatch.order = vec![0],
+            BadDispatch,
+            "dispatch.order",
+        );
+        refused(
+            |t| t.dispatch.key = Some(Expr::Var(VarId(0))),
+            BadVariable,
+            "dispatch.key",
+        );
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let wrap = |stmt: Stmt| {
+            Stmt::If(If {
+                cond: Expr::Const(1),
+                then: vec![stmt],
+                otherwise: Vec::new(),
+            })
+        };
+        let wait = Stmt::Wait(Wait {
+            semaphore: SemId(0),
+            expected: Expr::Const(1),
+        });
+        let mut trace = base();
+        let mut stmt = wait;
+        for _ in 0..MAX_STMT_DEPTH {
+            stmt = wrap(stmt);
+        }
+        trace.body = vec![stmt.clone()];
+        assert_eq!(check(&trace), []);
+        trace.body = vec![wrap(stmt)];
+        assert_eq!(check(&trace)[0].code, ErrorCode::TooDeep);
+    }
+
+    #[test]
+    fn errors_are_limited() {
+        let mut trace = base();
+        trace.body = vec![
+            Stmt::Wait(Wait {
+                semaphore: SemId(0),
+                expected: Expr::Pid(9)
+            });
+            1000
+        ];
+        assert_eq!(check(&trace).len(), MAX_ERRORS);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 use super::stats::DramStats;
-use super::timing::{Rule, Simple};
+use super::timing::{self, Rule, Simple};
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
@@ -21,6 +21,8 @@ const NEVER: u64 = u64::MAX;
 const AGE_BITS: u32 = 44;
 const WORDS: usize = 4;
 const FILTER: usize = 512;
+/// Refreshes that may be due at once, as Ramulator's priority buffer holds.
+const MAX_DUE: usize = 1568;
 
 const RD: usize = Cmd::Rd as usize;
 const WR: usize = Cmd::Wr as usize;
@@ -59,7 +61,13 @@ impl Log for NoLog {
 
 impl Log for Vec<CommandRecord> {
     fn log(&mut self, clk: u64, cmd: Cmd, bank: usize, addr: Option<u64>, write: bool) {
-        self.push(CommandRecord { tick: clk - 1, cmd, bank: bank as u32, addr, write });
+        self.push(CommandRecord {
+            tick: clk - 1,
+            cmd,
+            bank: bank as u32,
+            addr,
+            write,
+        });
     }
 }
 
@@ -76,6 +84,8 @@ struct Entry {
     addr: u64,
     /// Age: order of acceptance.
     seq: u64,
+    /// Age of the first request accepted in the same tick.
+    group: u64,
     /// Clock before the tick of acceptance.
     arrive: u64,
     /// Refresh time accumulated before acceptance.
@@ -100,21 +110,18 @@ struct Lists {
     miss_tail: u16,
 }
 
-const NO_LISTS: Lists = Lists { hit: NIL, hit_tail: NIL, miss: NIL, miss_tail: NIL };
+const NO_LISTS: Lists = Lists {
+    hit: NIL,
+    hit_tail: NIL,
+    miss: NIL,
+    miss_tail: NIL,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BankState {
     Closed,
     Activating,
     Open,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Active {
-    arrive: u64,
-    entry: u16,
-    bank: u16,
-    write: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,9 +154,23 @@ struct Rising {
     bank: u32,
 }
 
+/// The best candidate of a class, found earlier and still the best while its time has not passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Best {
+    time: u64,
+    age: u64,
+    bank: usize,
+}
+
+const NO_BEST: Best = Best {
+    time: NEVER,
+    age: 0,
+    bank: NONE,
+};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    Active(u16),
+    Active,
     Queue,
     Due,
 }
@@ -163,11 +184,17 @@ struct Cand {
     write: bool,
 }
 
-const NO_CAND: Cand = Cand { time: NEVER, cmd: Cmd::Rd, bank: 0, source: Source::Queue, write: false };
+const NO_CAND: Cand = Cand {
+    time: NEVER,
+    cmd: Cmd::Rd,
+    bank: 0,
+    source: Source::Queue,
+    write: false,
+};
 
-/// One channel: all state, apart from the spec.
+/// One channel under the Ramulator controller: all state, apart from the spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Channel {
+pub(crate) struct Exact {
     /// Next clock to process.
     clk: u64,
     front: VecDeque<Front>,
@@ -185,8 +212,18 @@ pub struct Channel {
     act: [[u64; WORDS]; 2],
     state: Vec<BankState>,
     row: Vec<u32>,
-    /// Bit per bank: a request of the active list waits on it.
+    /// Banks that were opened for a request that still waits for its column command; all, and per direction.
     held: [u64; WORDS],
+    held_by: [[u64; WORDS]; 2],
+    /// Per bank that request and its rank: by tick of acceptance, then by order of activation.
+    holder: Vec<u16>,
+    holder_age: Vec<u64>,
+    /// Best candidate per class for the current direction, and the classes for which it is unknown.
+    best: [Best; 4],
+    stale: u8,
+    /// First age of the tick in which the last request was accepted.
+    tick_seq: u64,
+    tick_of_seq: u64,
     /// Ready clocks of every command per top node, group and bank.
     top_ready: Vec<Ready>,
     group_ready: Vec<Ready>,
@@ -194,7 +231,6 @@ pub struct Channel {
     rings: Vec<u64>,
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: Vec<u64>,
-    active: Vec<Active>,
     due: VecDeque<Due>,
     next_refresh: u64,
     next_refresh_bank: u32,
@@ -209,8 +245,10 @@ pub struct Channel {
     wck_expiry: u64,
     rising: Rising,
     /// Counts of queued writes by address hash.
-    filter: Vec<u8>,
+    filter: Vec<u16>,
     queue_since: [u64; 2],
+    /// The head of the front queue found its queue full and nothing has left that queue since; per direction.
+    blocked: [bool; 2],
     /// No event before this clock.
     next_event: u64,
     stats: DramStats,
@@ -218,13 +256,6 @@ pub struct Channel {
 
 /// No bank.
 const NONE: usize = usize::MAX;
-
-/// Selection key that only commands before the clock `before` beat.
-#[inline(always)]
-fn bound(t: u64, before: u64) -> u64 {
-    let ticks = before.wrapping_sub(t);
-    if ticks >> (64 - AGE_BITS) != 0 { NEVER } else { ticks << AGE_BITS }
-}
 
 #[inline(always)]
 fn any(mask: &[u64; WORDS]) -> bool {
@@ -247,14 +278,15 @@ fn get(mask: &[u64; WORDS], bit: usize) -> bool {
     mask[bit >> 6 & (WORDS - 1)] >> (bit & 63) & 1 != 0
 }
 
-impl Channel {
+impl Exact {
     /// An idle channel with all banks closed at tick 0.
-    pub fn new(spec: &DramSpec) -> Channel {
+    pub fn new(spec: &DramSpec) -> Exact {
         let t = &spec.table;
         let slots = (spec.read_queue + spec.write_queue) as usize + t.banks + 1;
         let blank = Entry {
             addr: 0,
             seq: 0,
+            group: 0,
             arrive: 0,
             refreshed: 0,
             opened: 0,
@@ -265,8 +297,11 @@ impl Channel {
             write: false,
             counted: false,
         };
-        let entries = (0..slots).map(|i| Entry { next: if i + 1 < slots { i as u16 + 1 } else { NIL }, ..blank });
-        Channel {
+        let entries = (0..slots).map(|i| Entry {
+            next: if i + 1 < slots { i as u16 + 1 } else { NIL },
+            ..blank
+        });
+        Exact {
             clk: 1,
             front: VecDeque::with_capacity(64),
             entries: entries.collect(),
@@ -281,16 +316,24 @@ impl Channel {
             state: vec![BankState::Closed; t.banks],
             row: vec![0; t.banks],
             held: [0; WORDS],
+            held_by: [[0; WORDS]; 2],
+            holder: vec![NIL; t.banks],
+            holder_age: vec![0; t.banks],
+            best: [NO_BEST; 4],
+            stale: u8::MAX,
+            tick_seq: 0,
+            tick_of_seq: 0,
             top_ready: vec![[0; 16]; t.tops],
             group_ready: vec![[0; 16]; t.groups],
             bank_ready: vec![[0; 16]; t.banks],
             rings: vec![0; t.ring_slots],
             last: vec![0; CMDS * t.banks],
-            active: Vec::with_capacity(t.banks),
             due: VecDeque::with_capacity(16),
             next_refresh: match spec.refresh {
                 Refresh::None => NEVER,
-                Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => interval.into(),
+                Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => {
+                    interval.into()
+                }
             },
             next_refresh_bank: 0,
             due_since: 0,
@@ -302,9 +345,14 @@ impl Channel {
             act2: None,
             cas: None,
             wck_expiry: 0,
-            rising: Rising { edge: 0, pc: 0, bank: 0 },
+            rising: Rising {
+                edge: 0,
+                pc: 0,
+                bank: 0,
+            },
             filter: vec![0; FILTER],
             queue_since: [0; 2],
+            blocked: [false; 2],
             next_event: 1,
             stats: DramStats::default(),
         }
@@ -317,14 +365,31 @@ impl Channel {
     /// non-decreasing `at`, none before a horizon that was already simulated.
     #[inline]
     pub fn push(&mut self, at: u64, addr: u64, write: bool, tag: u32) {
-        self.front.push_back(Front { at, addr, tag, write });
+        self.front.push_back(Front {
+            at,
+            addr,
+            tag,
+            write,
+        });
     }
 
     /// Offers a request at the current tick, past the front queue; `false` if its queue is full.
     ///
     /// The current tick is the horizon of the last `advance`. A coalesced write completes at once.
-    pub fn try_accept(&mut self, spec: &DramSpec, addr: u64, write: bool, tag: u32, out: &mut Vec<(u64, u32)>) -> bool {
-        let f = Front { at: self.clk - 1, addr, tag, write };
+    pub fn try_accept(
+        &mut self,
+        spec: &DramSpec,
+        addr: u64,
+        write: bool,
+        tag: u32,
+        out: &mut Vec<(u64, u32)>,
+    ) -> bool {
+        let f = Front {
+            at: self.clk - 1,
+            addr,
+            tag,
+            write,
+        };
         let done = self.enqueue(spec, f, self.clk, out);
         if done {
             self.next_event = self.clk;
@@ -340,7 +405,7 @@ impl Channel {
         self.advance_with(spec, horizon, out, &mut NoLog);
     }
 
-    /// As [`Channel::advance`], and appends every command to `log`.
+    /// As [`Exact::advance`], and appends every command to `log`.
     pub fn advance_logged(
         &mut self,
         spec: &DramSpec,
@@ -351,10 +416,17 @@ impl Channel {
         self.advance_with(spec, horizon, out, log);
     }
 
-    fn advance_with<L: Log>(&mut self, spec: &DramSpec, horizon: u64, out: &mut Vec<(u64, u32)>, log: &mut L) {
+    fn advance_with<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        horizon: u64,
+        out: &mut Vec<(u64, u32)>,
+        log: &mut L,
+    ) {
         if horizon < self.clk {
             return;
         }
+        let horizon = horizon.min(NEVER - 1);
         match spec.bus {
             Bus::Single => self.run_single::<false, L>(spec, horizon, out, log),
             Bus::Lpddr => self.run_single::<true, L>(spec, horizon, out, log),
@@ -367,18 +439,19 @@ impl Channel {
     /// A tick before which no completion can happen although nothing further is pushed; `u64::MAX` when idle.
     pub fn next_activity(&self, spec: &DramSpec) -> u64 {
         let mut t = self.pending.front().map_or(NEVER, |p| p.depart - 1);
-        let waiting = self.len[1] > 0
-            || self.active.iter().any(|a| a.write)
-            || self.act2.is_some()
-            || self.cas.is_some()
-            || self.front.iter().any(|f| f.write);
-        if waiting {
-            t = t.min(self.next_event.max(self.clk) - 1);
-        } else if self.len[0] > 0 || !self.active.is_empty() {
-            t = t.min((self.next_event.max(self.clk) - 1).saturating_add(spec.read_latency.into()));
+        let event = self.next_event.max(self.clk) - 1;
+        if self.len[1] > 0 || any(&self.held_by[1]) || self.act2.is_some() || self.cas.is_some() {
+            t = t.min(event);
+        } else if self.len[0] > 0 || any(&self.held) {
+            t = t.min(event.saturating_add(spec.read_latency.into()));
         }
         if let Some(f) = self.front.front() {
-            t = t.min(f.at.max(self.clk - 1));
+            let wait = if self.blocked[usize::from(f.write)] {
+                event
+            } else {
+                f.at
+            };
+            t = t.min(wait.max(self.clk - 1));
         }
         t
     }
@@ -386,10 +459,133 @@ impl Channel {
     /// The next tick at which the controller may do anything; nothing changes before it unless something is pushed.
     pub fn next_event(&self) -> u64 {
         let mut t = self.next_event.max(self.clk);
-        if let Some(f) = self.front.front() {
+        if let Some(f) = self.front.front()
+            && !self.blocked[usize::from(f.write)]
+        {
             t = t.min((f.at + 1).max(self.clk));
         }
         t - 1
+    }
+
+    /// Appends the state as numbers that do not depend on when and where: times relative to tick `now`, rows relative to
+    /// `row_base`, ages as ranks.
+    ///
+    /// `now` is the horizon of the last `advance`. Two channels of one spec whose numbers are equal behave alike from
+    /// here on, shifted in time and row, counters included. Tags are left out: the caller knows the order of its own
+    /// requests.
+    pub fn canonical(&self, spec: &DramSpec, now: u64, row_base: u32, out: &mut Vec<u64>) {
+        let clk = now + 1;
+        let rows = spec.rows.max(1);
+        let row = |r: u32| u64::from(r.wrapping_sub(row_base) & (rows - 1));
+        let later = |t: u64| t.saturating_sub(clk);
+        // Beyond the longest rule a past time no longer matters.
+        let ago = |t: u64| {
+            if t == 0 || clk - t > 1 << 19 {
+                NEVER
+            } else {
+                clk - t
+            }
+        };
+        out.extend([u64::from(self.write_mode), later(self.wck_expiry)]);
+        out.push(if self.next_refresh == NEVER {
+            NEVER
+        } else {
+            later(self.next_refresh)
+        });
+        out.push(if spec.table.half { clk & 1 } else { 0 });
+        out.extend([self.next_refresh_bank, self.len[0], self.len[1]].map(u64::from));
+        out.extend([
+            later(self.last_depart),
+            u64::from(self.blocked[0]),
+            u64::from(self.blocked[1]),
+        ]);
+        let edge = self.rising.edge >= clk;
+        out.extend(if edge {
+            [
+                later(self.rising.edge) + 1,
+                u64::from(self.rising.pc),
+                u64::from(self.rising.bank),
+            ]
+        } else {
+            [0; 3]
+        });
+        for t in [&self.top_ready, &self.group_ready, &self.bank_ready] {
+            out.extend(t.iter().flatten().map(|&t| later(t)));
+        }
+        out.extend(self.rings.iter().chain(&self.last).map(|&t| ago(t)));
+        let mut ages: Vec<u64> = Vec::with_capacity(self.outstanding());
+        let each = |mut i: u16, f: &mut dyn FnMut(&Entry)| {
+            while i != NIL {
+                f(&self.entries[i as usize]);
+                i = self.entries[i as usize].next;
+            }
+        };
+        for l in self.lists.iter().flatten() {
+            each(l.hit, &mut |e| ages.push(e.seq));
+            each(l.miss, &mut |e| ages.push(e.seq));
+        }
+        ages.sort_unstable();
+        let entry = |e: &Entry, out: &mut Vec<u64>| {
+            let rank = ages.binary_search(&e.seq).map_or(NEVER, |r| r as u64);
+            let opened = if e.opened == 0 { NEVER } else { clk - e.opened };
+            out.extend([
+                rank,
+                clk - e.arrive,
+                row(e.row),
+                u64::from(spec.map.column(e.addr)),
+                opened,
+            ]);
+            out.extend([
+                self.refresh_time - e.refreshed,
+                u64::from(e.write) << 1 | u64::from(e.counted),
+            ]);
+        };
+        for b in 0..self.state.len() {
+            out.push(match self.state[b] {
+                BankState::Closed => NEVER,
+                BankState::Activating => NEVER - 1,
+                BankState::Open => row(self.row[b]),
+            });
+            for lists in &self.lists {
+                for head in [lists[b].hit, lists[b].miss] {
+                    each(head, &mut |e| entry(e, out));
+                    out.push(NEVER);
+                }
+            }
+            if get(&self.held, b) {
+                let older = (0..self.state.len())
+                    .filter(|&o| get(&self.held, o) && self.holder_age[o] < self.holder_age[b])
+                    .count();
+                out.push(older as u64);
+                entry(&self.entries[self.holder[b] as usize], out);
+            }
+        }
+        for d in &self.due {
+            out.extend([u64::from(d.lo), u64::from(d.hi), u64::from(d.single)]);
+        }
+        out.push(if self.due.is_empty() {
+            NEVER
+        } else {
+            clk - self.due_since
+        });
+        if let Some(a) = self.act2 {
+            out.extend([u64::from(a.bank), later(a.deadline)]);
+            entry(&self.entries[a.entry as usize], out);
+        }
+        if let Some(c) = self.cas {
+            out.extend([
+                u64::from(c.bank),
+                u64::from(c.write) << 1 | u64::from(c.source == Source::Active),
+            ]);
+        }
+        out.push(NEVER);
+        out.extend(self.pending.iter().map(|p| later(p.depart)));
+        out.push(NEVER);
+        for f in &self.front {
+            let (bank, r) = spec.map.bank_row(f.addr);
+            out.extend([later(f.at + 1), row(r)]);
+            out.extend([bank, spec.map.column(f.addr), u32::from(f.write)].map(u64::from));
+        }
     }
 
     /// Requests accepted or waiting and not completed.
@@ -397,19 +593,21 @@ impl Channel {
         self.front.len()
             + self.len[0] as usize
             + self.len[1] as usize
-            + self.active.len()
+            + self
+                .held
+                .iter()
+                .map(|w| w.count_ones() as usize)
+                .sum::<usize>()
             + usize::from(self.act2.is_some())
             + self.pending.len()
     }
 
-    /// Whether nothing is waiting or under way.
-    pub fn is_idle(&self) -> bool {
-        self.outstanding() == 0
-    }
-
     /// Free entries of the read and of the write queue.
     pub fn room(&self, spec: &DramSpec) -> (u32, u32) {
-        (spec.read_queue - self.len[0], spec.write_queue - self.len[1])
+        (
+            spec.read_queue - self.len[0],
+            spec.write_queue - self.len[1],
+        )
     }
 
     /// Counters up to the last horizon.
@@ -438,9 +636,9 @@ impl Channel {
 
     #[inline]
     fn enqueue(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<(u64, u32)>) -> bool {
+        let d = usize::from(f.write);
         let (bank, row) = spec.map.bank_row(f.addr);
         let b = bank as usize;
-        let d = usize::from(f.write);
         if self.len[1] > 0 && self.queued_write(b, f.addr) {
             self.stats.wait_queue += t - 1 - f.at;
             if f.write {
@@ -455,7 +653,11 @@ impl Channel {
             }
             return true;
         }
-        let cap = if f.write { spec.write_queue } else { spec.read_queue };
+        let cap = if f.write {
+            spec.write_queue
+        } else {
+            spec.read_queue
+        };
         if self.len[d] >= cap {
             return false;
         }
@@ -470,9 +672,14 @@ impl Channel {
         self.free = e.next;
         let seq = self.seq;
         self.seq += 1;
+        if self.tick_of_seq != t {
+            self.tick_of_seq = t;
+            self.tick_seq = seq;
+        }
         *e = Entry {
             addr: f.addr,
             seq,
+            group: self.tick_seq,
             arrive: t - 1,
             refreshed: self.refresh_time,
             opened: 0,
@@ -489,6 +696,9 @@ impl Channel {
                 l.hit = i;
                 self.hit_seq[d][b] = seq;
                 set(&mut self.col[d], b, true);
+                l.hit_tail = i;
+                self.compete_as(spec, timing::COL, d, b, t);
+                return true;
             } else {
                 self.entries[l.hit_tail as usize].next = i;
             }
@@ -502,6 +712,14 @@ impl Channel {
                     BankState::Closed => set(&mut self.act[d], b, true),
                     BankState::Activating => {}
                 }
+                l.miss_tail = i;
+                let class = if self.state[b] == BankState::Open {
+                    timing::PRE
+                } else {
+                    timing::ACT
+                };
+                self.compete_as(spec, class, d, b, t);
+                return true;
             } else {
                 self.entries[l.miss_tail as usize].next = i;
             }
@@ -534,7 +752,9 @@ impl Channel {
             if left == 0 {
                 return t + 1;
             }
-            if !self.enqueue(spec, f, t, out) {
+            // While the head waits no write enters, so it cannot become one to forward or coalesce.
+            if self.blocked[usize::from(f.write)] || !self.enqueue(spec, f, t, out) {
+                self.blocked[usize::from(f.write)] = true;
                 return NEVER;
             }
             self.front.pop_front();
@@ -578,7 +798,10 @@ impl Channel {
     /// Ready clock of a refresh command, or of the precharge for it, over banks `lo..hi` below a node of `scope`.
     fn ready_all(&self, spec: &DramSpec, cmd: Cmd, lo: usize, hi: usize, scope: u8) -> u64 {
         let t = &spec.table;
-        let mut ready = (lo..hi).map(|b| self.ready(spec, cmd as usize, b)).max().unwrap_or(0);
+        let mut ready = (lo..hi)
+            .map(|b| self.ready(spec, cmd as usize, b))
+            .max()
+            .unwrap_or(0);
         for r in t.late.iter().filter(|r| r.target == cmd as u8) {
             let (mut from, mut to) = (lo, hi);
             if r.level <= scope {
@@ -587,7 +810,11 @@ impl Channel {
                 to = from + (1 << shift);
             }
             let base = r.before as usize * t.banks;
-            let last = self.last[base + from..base + to].iter().copied().max().unwrap_or(0);
+            let last = self.last[base + from..base + to]
+                .iter()
+                .copied()
+                .max()
+                .unwrap_or(0);
             if last > 0 {
                 ready = ready.max(last + u64::from(r.cycles));
             }
@@ -638,12 +865,40 @@ impl Channel {
         }
         lift(&mut self.bank_ready[bank], &e.bank, t);
         if !e.group.is_empty() {
-            lift(&mut self.group_ready[bank.wrapping_shr(tb.bank_shift)], &e.group, t);
+            lift(
+                &mut self.group_ready[bank.wrapping_shr(tb.bank_shift)],
+                &e.group,
+                t,
+            );
         }
         let top = bank.wrapping_shr(tb.top_shift);
         lift(&mut self.top_ready[top], &e.top, t);
+        for r in &e.tops {
+            let when = t.wrapping_add(r.cycles.into());
+            for top in &mut self.top_ready {
+                let x = &mut top[r.target as usize & 15];
+                *x = (*x).max(when);
+            }
+        }
+        for r in &e.mid_siblings {
+            let when = t.wrapping_add(r.cycles.into());
+            let level = r.level as usize;
+            let shift = tb.level_shift[level].wrapping_sub(tb.bank_shift);
+            let up = tb.level_shift[level - 1].wrapping_sub(tb.bank_shift);
+            let g = bank.wrapping_shr(tb.bank_shift);
+            let first = g.wrapping_shr(up).wrapping_shl(up);
+            let last = first.wrapping_add(1usize.wrapping_shl(up));
+            let own = g.wrapping_shr(shift).wrapping_shl(shift);
+            let next = own.wrapping_add(1usize.wrapping_shl(shift));
+            for range in [first..own, next..last] {
+                for x in &mut self.group_ready[range] {
+                    let x = &mut x[r.target as usize & 15];
+                    *x = (*x).max(when);
+                }
+            }
+        }
         for r in &e.windows {
-            let ring = Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
+            let ring = Exact::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
             if let Some(from) = ring {
                 let x = &mut self.top_ready[top][r.target as usize & 15];
                 *x = (*x).max(from.wrapping_add(r.cycles.into()));
@@ -661,7 +916,7 @@ impl Channel {
         let node = bank >> shift;
         let mut from = t;
         if r.window > 1 {
-            match Channel::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t) {
+            match Exact::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t) {
                 Some(x) => from = x,
                 None => return,
             }
@@ -700,128 +955,209 @@ impl Channel {
 
     #[inline]
     fn set_write_mode(&mut self, spec: &DramSpec) {
-        if self.write_mode {
+        let old = self.write_mode;
+        if old {
             if self.len[1] < spec.drain_below && self.len[0] != 0 {
                 self.write_mode = false;
             }
         } else if self.len[1] > spec.drain_above || self.len[0] == 0 {
             self.write_mode = true;
         }
+        if self.write_mode != old {
+            self.stale |= timing::COL | timing::PRE | timing::ACT;
+        }
     }
 
-    /// The active request that can go first; ties by arrival, then by order of activation.
+    /// A bank may have become a candidate of `class` in direction `d`: keeps the known best right.
     #[inline]
-    fn best_active<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Cand {
-        let mut best = NO_CAND;
-        let mut arrive = NEVER;
-        for (i, a) in self.active.iter().enumerate() {
-            let cmd = if a.write { Cmd::Wr } else { Cmd::Rd };
-            let mut time = self.ready(spec, cmd as usize, a.bank.into()).max(t);
-            if HALF {
+    fn compete_as(&mut self, spec: &DramSpec, class: u8, d: usize, b: usize, t: u64) {
+        if d != usize::from(self.write_mode) || self.stale & class != 0 {
+            return;
+        }
+        let (cmd, mask, age) = match class {
+            timing::COL => (
+                if d == 0 { RD } else { WR },
+                &self.col[d],
+                self.hit_seq[d][b],
+            ),
+            timing::PRE => (PRE, &self.pre[d], self.miss_seq[d][b]),
+            _ => (ACT, &self.act[d], self.miss_seq[d][b]),
+        };
+        if !get(mask, b) {
+            return;
+        }
+        let mut time = self.ready(spec, cmd, b).max(t);
+        if spec.table.half {
+            if class != timing::PRE {
                 time |= 1;
-            }
-            if (time, a.arrive) < (best.time, arrive) {
-                best = Cand { time, cmd, bank: a.bank, source: Source::Active(i as u16), write: a.write };
-                arrive = a.arrive;
+            } else if time == self.rising.edge && self.pairing_blocks(spec, b) {
+                time += 1;
             }
         }
-        best
+        let best = &mut self.best[class.trailing_zeros() as usize & 3];
+        if (time, age) < (best.time, best.age) {
+            *best = Best { time, age, bank: b };
+        }
     }
 
-    /// Lowers `best` to the best (key, bank) among `mask`, whose banks all need `cmd`; `odd` rounds up to a rising edge.
+    /// What a command to bank `b` at clock `t` makes unknown: bests that lie at the bank itself, and those that a rule
+    /// above the bank may delay. A best later than that is still the best, as no candidate was earlier.
+    #[inline]
+    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64, also: u8) {
+        let delays = &spec.table.effects[cmd as usize].delays;
+        let mut stale = self.stale | also;
+        for i in 0..4 {
+            let best = &self.best[i];
+            stale |= u8::from(best.bank == b || best.time < t.wrapping_add(delays[i])) << i;
+        }
+        self.stale = stale;
+    }
+
+    /// The best candidate of `class` from clock `t` on.
     #[inline(always)]
-    fn scan(
+    fn find<const HALF: bool>(&mut self, spec: &DramSpec, class: u8, t: u64) -> Best {
+        let i = class.trailing_zeros() as usize & 3;
+        let known = self.best[i];
+        if self.stale & class == 0 && known.time >= t {
+            return known;
+        }
+        let d = usize::from(self.write_mode);
+        let mut best = (NEVER, NONE);
+        match class {
+            timing::COL => {
+                let cmd = if d == 0 { RD } else { WR };
+                if any(&self.col[d]) {
+                    self.scan::<HALF, false>(
+                        spec,
+                        cmd,
+                        &self.col[d],
+                        &self.hit_seq[d],
+                        t,
+                        &mut best,
+                    );
+                }
+            }
+            timing::PRE => {
+                if any(&self.pre[d]) {
+                    self.scan::<false, HALF>(
+                        spec,
+                        PRE,
+                        &self.pre[d],
+                        &self.miss_seq[d],
+                        t,
+                        &mut best,
+                    );
+                }
+            }
+            timing::ACT => {
+                if any(&self.act[d]) {
+                    self.scan::<HALF, false>(
+                        spec,
+                        ACT,
+                        &self.act[d],
+                        &self.miss_seq[d],
+                        t,
+                        &mut best,
+                    );
+                }
+            }
+            _ => {
+                for (cmd, held) in [RD, WR].into_iter().zip(&self.held_by) {
+                    if any(held) {
+                        self.scan::<HALF, false>(spec, cmd, held, &self.holder_age, t, &mut best);
+                    }
+                }
+            }
+        }
+        let (key, bank) = best;
+        let found = if bank == NONE {
+            NO_BEST
+        } else {
+            Best {
+                time: t.wrapping_add(key >> AGE_BITS),
+                age: key & ((1 << AGE_BITS) - 1),
+                bank,
+            }
+        };
+        self.best[i] = found;
+        self.stale &= !class;
+        found
+    }
+
+    #[inline(always)]
+    fn best_active<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Cand {
+        let b = self.find::<HALF>(spec, timing::ACTIVE, t);
+        if b.bank == NONE {
+            return NO_CAND;
+        }
+        let write = get(&self.held_by[1], b.bank);
+        let cmd = if write { Cmd::Wr } else { Cmd::Rd };
+        Cand {
+            time: b.time,
+            cmd,
+            bank: b.bank as u16,
+            source: Source::Active,
+            write,
+        }
+    }
+
+    /// Lowers `best` to the best (key, bank) among `mask`, whose banks all need `cmd`; `ODD` rounds up to a rising edge, `PAIRED` heeds HBM3's pairing rule.
+    #[inline(always)]
+    fn scan<const ODD: bool, const PAIRED: bool>(
         &self,
         spec: &DramSpec,
         cmd: usize,
         mask: &[u64; WORDS],
         ages: &[u64],
         t: u64,
-        odd: bool,
-        paired: bool,
         best: &mut (u64, usize),
     ) {
         let (tb, cmd) = (&spec.table, cmd & 15);
-        let ages = &ages[..self.bank_ready.len()];
         let mut found = *best;
-        for (top, ready) in self.top_ready.iter().enumerate() {
-            let base = ready[cmd].max(t);
-            if base.wrapping_sub(t) << AGE_BITS > found.0 {
+        for &(top, word, bits) in &tb.slices {
+            let mut m = mask[word as usize & (WORDS - 1)] & bits;
+            let base = self.top_ready[top as usize][cmd].max(t);
+            if m == 0 || base.wrapping_sub(t) << AGE_BITS > found.0 {
                 continue;
             }
-            let lo = top.wrapping_shl(tb.top_shift);
-            let hi = lo.wrapping_add(1usize.wrapping_shl(tb.top_shift));
-            let mut w = lo >> 6;
-            loop {
-                let mut m = mask[w & (WORDS - 1)];
-                if tb.top_shift < 6 {
-                    m &= 1u64.wrapping_shl(1 << tb.top_shift).wrapping_sub(1).wrapping_shl(lo as u32 & 63);
+            let first = word.wrapping_mul(64) as usize;
+            while m != 0 {
+                let b = first | m.trailing_zeros() as usize;
+                m &= m.wrapping_sub(1);
+                let group = self.group_ready[b.wrapping_shr(tb.bank_shift)][cmd];
+                let mut time = group.max(self.bank_ready[b][cmd]).max(base);
+                if ODD {
+                    time |= 1;
                 }
-                while m != 0 {
-                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
-                    m &= m.wrapping_sub(1);
-                    let group = self.group_ready[b.wrapping_shr(tb.bank_shift)][cmd];
-                    let mut time = group.max(self.bank_ready[b][cmd]).max(base);
-                    if odd {
-                        time |= 1;
-                    }
-                    if paired && time == self.rising.edge && self.pairing_blocks(spec, b) {
-                        time = time.wrapping_add(1);
-                    }
-                    let key = time.wrapping_sub(t) << AGE_BITS | ages[b];
-                    if key < found.0 {
-                        found = (key, b);
-                    }
+                if PAIRED && time == self.rising.edge && self.pairing_blocks(spec, b) {
+                    time = time.wrapping_add(1);
                 }
-                w = w.wrapping_add(1);
-                if w << 6 >= hi {
-                    break;
+                let key = time.wrapping_sub(t) << AGE_BITS | ages[b];
+                if key < found.0 {
+                    found = (key, b);
                 }
             }
         }
         *best = found;
     }
 
-    /// Best (key, bank) over the hit lists of direction `d`.
-    #[inline]
-    fn scan_col<const HALF: bool>(&self, spec: &DramSpec, d: usize, t: u64, before: u64) -> (u64, usize) {
-        let mut best = (bound(t, before), NONE);
-        if any(&self.col[d]) {
-            let cmd = if d == 0 { RD } else { WR };
-            self.scan(spec, cmd, &self.col[d], &self.hit_seq[d], t, HALF, false, &mut best);
-        }
-        best
-    }
-
-    /// Best (key, bank) over precharges and activates of direction `d`.
-    #[inline]
-    fn scan_row<const HALF: bool>(
-        &self,
-        spec: &DramSpec,
-        d: usize,
-        t: u64,
-        activate: bool,
-        before: u64,
-    ) -> (u64, usize) {
-        let mut best = (bound(t, before), NONE);
-        if any(&self.pre[d]) {
-            self.scan(spec, PRE, &self.pre[d], &self.miss_seq[d], t, false, HALF, &mut best);
-        }
-        if activate && any(&self.act[d]) {
-            self.scan(spec, ACT, &self.act[d], &self.miss_seq[d], t, HALF, false, &mut best);
-        }
-        best
+    #[inline(always)]
+    fn best_col<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Best {
+        self.find::<HALF>(spec, timing::COL, t)
     }
 
     /// HBM3: a precharge of `bank` may not pair with the row command of the rising edge before.
     #[inline]
     fn pairing_blocks(&self, spec: &DramSpec, bank: usize) -> bool {
-        self.rising.pc == pc_of(spec, bank) && (self.rising.bank == u32::MAX || self.rising.bank == bank as u32)
+        self.rising.pc == pc_of(spec, bank)
+            && (self.rising.bank == u32::MAX || self.rising.bank == bank as u32)
     }
 
     /// The command of the oldest refresh that is due.
     fn best_due<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Cand {
-        let Some(&d) = self.due.front() else { return NO_CAND };
+        let Some(&d) = self.due.front() else {
+            return NO_CAND;
+        };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         let open = (lo..hi).any(|b| self.state[b] != BankState::Closed);
         let cmd = match (d.single, open) {
@@ -843,7 +1179,11 @@ impl Channel {
         let mut time = self.ready_all(spec, cmd, lo, hi, scope).max(t);
         if HALF {
             if open {
-                let pc = if hi - lo == spec.table.banks && !d.single { u32::MAX } else { pc_of(spec, lo) };
+                let pc = if hi - lo == spec.table.banks && !d.single {
+                    u32::MAX
+                } else {
+                    pc_of(spec, lo)
+                };
                 let blocked = self.rising.pc == pc
                     && (!d.single || self.rising.bank == u32::MAX || self.rising.bank == lo as u32);
                 if time == self.rising.edge && blocked {
@@ -853,25 +1193,24 @@ impl Channel {
                 time |= 1;
             }
         }
-        Cand { time, cmd, bank: d.lo, source: Source::Due, write: false }
+        Cand {
+            time,
+            cmd,
+            bank: d.lo,
+            source: Source::Due,
+            write: false,
+        }
     }
 
-    #[inline]
-    fn row_cand(&self, d: usize, t: u64, (key, b): (u64, usize)) -> Cand {
-        if b == NONE {
-            return NO_CAND;
+    #[inline(always)]
+    fn queue_cand(&self, cmd: Cmd, b: Best) -> Cand {
+        Cand {
+            time: b.time,
+            cmd,
+            bank: b.bank as u16,
+            source: Source::Queue,
+            write: self.write_mode,
         }
-        let cmd = if self.state[b] == BankState::Open { Cmd::Pre } else { Cmd::Act };
-        Cand { time: t + (key >> AGE_BITS), cmd, bank: b as u16, source: Source::Queue, write: d == 1 }
-    }
-
-    #[inline]
-    fn col_cand(&self, d: usize, t: u64, (key, b): (u64, usize)) -> Cand {
-        if b == NONE {
-            return NO_CAND;
-        }
-        let cmd = if d == 0 { Cmd::Rd } else { Cmd::Wr };
-        Cand { time: t + (key >> AGE_BITS), cmd, bank: b as u16, source: Source::Queue, write: d == 1 }
     }
 
     // ---- bank state ------------------------------------------------------------------------------------------------
@@ -950,7 +1289,8 @@ impl Channel {
         let (mut x, mut y) = (l.hit, l.miss);
         let mut out = NO_LISTS;
         while x != NIL || y != NIL {
-            let first = y == NIL || (x != NIL && self.entries[x as usize].seq < self.entries[y as usize].seq);
+            let first = y == NIL
+                || (x != NIL && self.entries[x as usize].seq < self.entries[y as usize].seq);
             let i = if first { x } else { y };
             let next = self.entries[i as usize].next;
             if first {
@@ -1004,15 +1344,10 @@ impl Channel {
         // The entry leaves in tick `t`; it still counts for that tick.
         self.count_queue(d, t + 1);
         self.len[d] -= 1;
+        self.blocked[d] = false;
         if d == 1 {
             self.filter[hash(addr)] -= 1;
         }
-    }
-
-    #[inline]
-    fn hold(&mut self, b: usize, on: bool) {
-        set(&mut self.held, b, on);
-        self.update_pre(b);
     }
 
     // ---- issue -----------------------------------------------------------------------------------------------------
@@ -1073,10 +1408,14 @@ impl Channel {
         let d = usize::from(c.write);
         match (c.source, c.cmd) {
             (Source::Due, _) => self.issue_due(spec, c, t, log),
-            (Source::Active(i), _) => {
-                let a = self.active.remove(i as usize);
-                self.hold(b, false);
-                self.column(spec, a.entry, c, t, out, log);
+            (Source::Active, _) => {
+                let i = self.holder[b];
+                set(&mut self.held, b, false);
+                set(&mut self.held_by[d], b, false);
+                self.update_pre(b);
+                self.column(spec, i, c, t, out, log);
+                self.spoil(spec, c.cmd, b, t, timing::ACTIVE);
+                self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
             }
             (Source::Queue, Cmd::Pre) => {
                 let i = self.lists[d][b].miss;
@@ -1085,6 +1424,8 @@ impl Channel {
                 self.stats.precharges += 1;
                 self.touch(spec, Cmd::Pre, b, t);
                 self.close(b);
+                self.spoil(spec, Cmd::Pre, b, t, timing::PRE);
+                self.compete_as(spec, timing::ACT, d, b, t);
             }
             (Source::Queue, Cmd::Act) => {
                 let i = self.pop_miss(d, b);
@@ -1099,24 +1440,59 @@ impl Channel {
                     for d in 0..2 {
                         set(&mut self.act[d], b, false);
                     }
-                    self.act2 = Some(Act2 { entry: i, bank: b as u16, deadline: t + spec.table.act2_limit });
-                } else {
-                    self.promote(i, b);
+                    self.act2 = Some(Act2 {
+                        entry: i,
+                        bank: b as u16,
+                        deadline: t + spec.table.act2_limit,
+                    });
+                }
+                self.spoil(spec, Cmd::Act, b, t, timing::ACT);
+                if !LP {
+                    self.promote(spec, i, b, t);
                     self.open(b, e.row);
+                    self.compete_as(spec, timing::COL, d, b, t);
                 }
             }
             (Source::Queue, _) => {
                 let i = self.pop_hit(d, b);
                 self.leave_queue(i, t);
                 self.column(spec, i, c, t, out, log);
+                self.spoil(spec, c.cmd, b, t, timing::COL);
             }
         }
     }
 
-    fn promote(&mut self, i: u16, b: usize) {
-        let e = &self.entries[i as usize];
-        self.active.push(Active { arrive: e.arrive, entry: i, bank: b as u16, write: e.write });
+    /// The bank is open for entry `i`, which now waits for its column command alone.
+    #[inline]
+    fn promote(&mut self, spec: &DramSpec, i: u16, b: usize, t: u64) {
+        let (group, write) = (
+            self.entries[i as usize].group,
+            self.entries[i as usize].write,
+        );
+        // The reference compares ticks of acceptance and, within one, the order of activation.
+        let mut age = group;
+        for w in 0..WORDS {
+            let mut m = self.held[w];
+            while m != 0 {
+                let o = w << 6 | m.trailing_zeros() as usize;
+                m &= m.wrapping_sub(1);
+                if self.entries[self.holder[o] as usize].group == group {
+                    age = age.max(self.holder_age[o].wrapping_add(1));
+                }
+            }
+        }
+        self.holder[b] = i;
+        self.holder_age[b] = age;
         set(&mut self.held, b, true);
+        set(&mut self.held_by[usize::from(write)], b, true);
+        if self.stale & timing::ACTIVE == 0 {
+            let time = self.ready(spec, if write { WR } else { RD }, b).max(t)
+                | u64::from(spec.table.half);
+            let best = &mut self.best[3];
+            if (time, age) < (best.time, best.age) {
+                *best = Best { time, age, bank: b };
+            }
+        }
     }
 
     #[inline]
@@ -1134,7 +1510,8 @@ impl Channel {
         let mut cmd = c.cmd;
         if spec.row_policy == RowPolicy::Closed {
             let closing = if c.write { Cmd::WrA } else { Cmd::RdA };
-            let wanted = self.lists[0][b].hit != NIL || self.lists[1][b].hit != NIL || get(&self.held, b);
+            let wanted =
+                self.lists[0][b].hit != NIL || self.lists[1][b].hit != NIL || get(&self.held, b);
             if !wanted && self.ready(spec, closing as usize, b) <= t {
                 cmd = closing;
             }
@@ -1144,6 +1521,7 @@ impl Channel {
         if cmd != c.cmd {
             self.stats.precharges += 1;
             self.close(b);
+            self.stale = u8::MAX;
         }
         self.retire(spec, i, t, out);
     }
@@ -1152,6 +1530,7 @@ impl Channel {
         let Some(&d) = self.due.front() else { return };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         log.log(t, c.cmd, lo, None, false);
+        self.stale = u8::MAX;
         if d.single {
             self.touch(spec, c.cmd, lo, t);
         } else {
@@ -1183,6 +1562,14 @@ impl Channel {
             self.due_since = t;
         }
         let banks = spec.table.banks as u32;
+        if self.due.len() > MAX_DUE {
+            // The device cannot keep up with its own interval; the load check makes this a matter of extreme tables.
+            if let Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } = spec.refresh
+            {
+                self.next_refresh += u64::from(interval);
+            }
+            return;
+        }
         match spec.refresh {
             Refresh::None => {}
             Refresh::AllBank { interval, level } => {
@@ -1190,13 +1577,21 @@ impl Channel {
                 let nodes: u32 = spec.levels[..=level as usize].iter().product();
                 let each = banks / nodes;
                 for n in 0..nodes {
-                    self.due.push_back(Due { lo: (n * each) as u16, hi: ((n + 1) * each) as u16, single: false });
+                    self.due.push_back(Due {
+                        lo: (n * each) as u16,
+                        hi: ((n + 1) * each) as u16,
+                        single: false,
+                    });
                 }
             }
             Refresh::PerBank { interval } => {
                 self.next_refresh += u64::from(interval);
                 let b = self.next_refresh_bank as u16;
-                self.due.push_back(Due { lo: b, hi: b + 1, single: true });
+                self.due.push_back(Due {
+                    lo: b,
+                    hi: b + 1,
+                    single: true,
+                });
                 self.next_refresh_bank = (self.next_refresh_bank + 1) % banks;
             }
         }
@@ -1250,10 +1645,19 @@ impl Channel {
             if c.time > t {
                 let other = if self.due.is_empty() {
                     self.set_write_mode(spec);
-                    let d = usize::from(self.write_mode);
-                    let row = self.scan_row::<false>(spec, d, t, second.is_none(), c.time);
-                    let col = self.scan_col::<false>(spec, d, t, c.time);
-                    if col.0 < row.0 { self.col_cand(d, t, col) } else { self.row_cand(d, t, row) }
+                    let mut best = self.best_col::<false>(spec, t);
+                    let mut cmd = if self.write_mode { Cmd::Wr } else { Cmd::Rd };
+                    let pre = self.find::<false>(spec, timing::PRE, t);
+                    if (pre.time, pre.age) < (best.time, best.age) {
+                        (best, cmd) = (pre, Cmd::Pre);
+                    }
+                    if !LP || second.is_none() {
+                        let act = self.find::<false>(spec, timing::ACT, t);
+                        if (act.time, act.age) < (best.time, best.age) {
+                            (best, cmd) = (act, Cmd::Act);
+                        }
+                    }
+                    self.queue_cand(cmd, best)
                 } else {
                     self.best_due::<false>(spec, t)
                 };
@@ -1292,10 +1696,16 @@ impl Channel {
                         let cas = if c.write { Cmd::CasWr } else { Cmd::CasRd };
                         if self.ready(spec, cas as usize, c.bank.into()) <= t {
                             let e = match c.source {
-                                Source::Active(i) => self.active[i as usize].entry,
+                                Source::Active => self.holder[c.bank as usize],
                                 _ => self.lists[usize::from(c.write)][c.bank as usize].hit,
                             };
-                            log.log(t, cas, c.bank.into(), Some(self.entries[e as usize].addr), c.write);
+                            log.log(
+                                t,
+                                cas,
+                                c.bank.into(),
+                                Some(self.entries[e as usize].addr),
+                                c.write,
+                            );
                             self.touch(spec, cas, c.bank.into(), t);
                             self.cas = Some(c);
                         }
@@ -1317,7 +1727,11 @@ impl Channel {
     }
 
     fn extend_wck(&mut self, spec: &DramSpec, write: bool, t: u64) {
-        let span = if write { spec.table.wck_write } else { spec.table.wck_read };
+        let span = if write {
+            spec.table.wck_write
+        } else {
+            spec.table.wck_read
+        };
         self.wck_expiry = self.wck_expiry.max(t + span);
     }
 
@@ -1326,16 +1740,22 @@ impl Channel {
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
-        self.promote(a.entry, b);
+        self.spoil(spec, Cmd::Act2, b, t, 0);
+        self.promote(spec, a.entry, b, t);
         self.open(b, e.row);
+        self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
     }
 
     #[inline]
-    fn best_row<const HALF: bool>(&self, spec: &DramSpec, free: bool, t: u64) -> Cand {
+    fn best_row<const HALF: bool>(&mut self, spec: &DramSpec, free: bool, t: u64) -> Cand {
         if free {
-            let d = usize::from(self.write_mode);
-            let r = self.scan_row::<HALF>(spec, d, t, true, NEVER);
-            self.row_cand(d, t, r)
+            let pre = self.find::<HALF>(spec, timing::PRE, t);
+            let act = self.find::<HALF>(spec, timing::ACT, t);
+            if (act.time, act.age) < (pre.time, pre.age) {
+                self.queue_cand(Cmd::Act, act)
+            } else {
+                self.queue_cand(Cmd::Pre, pre)
+            }
         } else {
             self.best_due::<HALF>(spec, t)
         }
@@ -1361,11 +1781,9 @@ impl Channel {
             if free {
                 self.set_write_mode(spec);
                 if col.time > t {
-                    let d = usize::from(self.write_mode);
-                    let c = self.scan_col::<HALF>(spec, d, t, col.time);
-                    let c = self.col_cand(d, t, c);
+                    let c = self.best_col::<HALF>(spec, t);
                     if c.time < col.time {
-                        col = c;
+                        col = self.queue_cand(if self.write_mode { Cmd::Wr } else { Cmd::Rd }, c);
                     }
                 }
             }
@@ -1393,13 +1811,23 @@ impl Channel {
             }
             if row.time == t {
                 if HALF && t & 1 == 1 {
+                    let old = self.rising.edge;
                     let all = matches!(row.cmd, Cmd::PreAll | Cmd::RefAll);
                     let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
                     self.rising = Rising {
                         edge: t + if row.cmd == Cmd::Act { 3 } else { 1 },
-                        pc: if all && whole { u32::MAX } else { pc_of(spec, row.bank.into()) },
+                        pc: if all && whole {
+                            u32::MAX
+                        } else {
+                            pc_of(spec, row.bank.into())
+                        },
                         bank: if all { u32::MAX } else { row.bank.into() },
                     };
+                    // The pairing rule is about one tick: a best before or after it stays the best.
+                    let known = self.best[1].time;
+                    if old >= t || known == self.rising.edge || known == old {
+                        self.stale |= timing::PRE;
+                    }
                 }
                 self.issue::<false, L>(spec, row, t, out, log);
             }

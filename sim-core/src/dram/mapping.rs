@@ -54,11 +54,20 @@ pub struct AddressMap {
 
 impl AddressMap {
     pub(crate) fn empty() -> AddressMap {
-        AddressMap { bits: vec![], tx: 0, bank: vec![], row: vec![], column: vec![] }
+        AddressMap {
+            bits: vec![],
+            tx: 0,
+            bank: vec![],
+            row: vec![],
+            column: vec![],
+        }
     }
 
     /// The mapping that lists fields from the lowest address bits up.
-    pub(crate) fn from_fields(shape: &Shape, fields: &[Field]) -> Result<AddressMap, DramSpecError> {
+    pub(crate) fn from_fields(
+        shape: &Shape,
+        fields: &[Field],
+    ) -> Result<AddressMap, DramSpecError> {
         let mut bits = Vec::new();
         for &f in fields {
             for i in 0..shape.bits(f)? {
@@ -69,7 +78,10 @@ impl AddressMap {
     }
 
     /// The mapping given bit by bit, from the lowest address bit above the transaction offset up.
-    pub(crate) fn from_bits(shape: &Shape, bits: Vec<(Field, u32)>) -> Result<AddressMap, DramSpecError> {
+    pub(crate) fn from_bits(
+        shape: &Shape,
+        bits: Vec<(Field, u32)>,
+    ) -> Result<AddressMap, DramSpecError> {
         let mut want: Vec<(Field, u32)> = Vec::new();
         for (i, &w) in shape.levels.iter().enumerate() {
             want.extend((0..w).map(|b| (Field::Level(i as u8 + 1), b)));
@@ -82,10 +94,19 @@ impl AddressMap {
         if have != want {
             return Err(DramSpecError::at(
                 "addr_mapper",
-                format!("every address bit of the device must appear exactly once ({} bits needed)", want.len()),
+                format!(
+                    "every address bit of the device must appear exactly once ({} bits needed)",
+                    want.len()
+                ),
             ));
         }
-        let mut m = AddressMap { tx: shape.tx, bank: vec![], row: vec![], column: vec![], bits };
+        let mut m = AddressMap {
+            tx: shape.tx,
+            bank: vec![],
+            row: vec![],
+            column: vec![],
+            bits,
+        };
         for (i, &(f, b)) in m.bits.iter().enumerate() {
             let from = m.tx + i as u32;
             let (list, to) = match f {
@@ -97,7 +118,9 @@ impl AddressMap {
                 }
             };
             match list.last_mut() {
-                Some(s) if s.from + s.mask.count_ones() == from && s.to + s.mask.count_ones() == to => {
+                Some(s)
+                    if s.from + s.mask.count_ones() == from && s.to + s.mask.count_ones() == to =>
+                {
                     s.mask = (s.mask << 1) | 1;
                 }
                 _ => list.push(Seg { from, mask: 1, to }),
@@ -118,7 +141,10 @@ impl AddressMap {
     /// Flat bank number (channel-wide) and row of a byte address inside the channel.
     #[inline]
     pub fn bank_row(&self, addr: u64) -> (u32, u32) {
-        (AddressMap::gather(&self.bank, addr) as u32, AddressMap::gather(&self.row, addr) as u32)
+        (
+            AddressMap::gather(&self.bank, addr) as u32,
+            AddressMap::gather(&self.row, addr) as u32,
+        )
     }
 
     /// Column of a byte address, in transactions.
@@ -129,8 +155,14 @@ impl AddressMap {
 
     /// The byte address (of a transaction's first byte) that lies at a place; the inverse of the mapping.
     pub fn address(&self, bank: u32, row: u32, column: u32) -> u64 {
-        let scatter = |segs: &[Seg], v: u64| segs.iter().map(|s| ((v >> s.to) & s.mask) << s.from).sum::<u64>();
-        scatter(&self.bank, bank.into()) | scatter(&self.row, row.into()) | scatter(&self.column, column.into())
+        let scatter = |segs: &[Seg], v: u64| {
+            segs.iter()
+                .map(|s| ((v >> s.to) & s.mask) << s.from)
+                .sum::<u64>()
+        };
+        scatter(&self.bank, bank.into())
+            | scatter(&self.row, row.into())
+            | scatter(&self.column, column.into())
     }
 
     /// Address bits used, the transaction offset included; the capacity is `1 << width` bytes.
@@ -153,7 +185,9 @@ impl Shape {
                 .levels
                 .get((l as usize).wrapping_sub(1))
                 .copied()
-                .ok_or_else(|| DramSpecError::at("addr_mapper", format!("the device has no level {l}"))),
+                .ok_or_else(|| {
+                    DramSpecError::at("addr_mapper", format!("the device has no level {l}"))
+                }),
         }
     }
 }

@@ -21,7 +21,10 @@ pub struct DramSpecError {
 
 impl DramSpecError {
     pub(crate) fn at(path: impl Into<String>, message: impl Into<String>) -> DramSpecError {
-        DramSpecError { path: path.into(), message: message.into() }
+        DramSpecError {
+            path: path.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -168,11 +171,19 @@ struct At<'a> {
 
 impl<'a> At<'a> {
     fn get(&self, key: &str) -> Result<At<'a>, DramSpecError> {
-        self.opt(key).ok_or_else(|| DramSpecError::at(format!("{}.{key}", self.path), "missing"))
+        self.opt(key)
+            .ok_or_else(|| DramSpecError::at(format!("{}.{key}", self.path), "missing"))
     }
     fn opt(&self, key: &str) -> Option<At<'a>> {
-        let path = if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) };
-        self.v.get(key).filter(|v| !v.is_null()).map(|v| At { v, path })
+        let path = if self.path.is_empty() {
+            key.to_string()
+        } else {
+            format!("{}.{key}", self.path)
+        };
+        self.v
+            .get(key)
+            .filter(|v| !v.is_null())
+            .map(|v| At { v, path })
     }
     fn int(&self, lo: i64, hi: i64) -> Result<i64, DramSpecError> {
         match self.v.as_i64() {
@@ -190,14 +201,27 @@ impl<'a> At<'a> {
         self.v.as_str().ok_or_else(|| self.err("expected a string"))
     }
     fn list(&self) -> Result<Vec<At<'a>>, DramSpecError> {
-        let list = self.v.as_array().ok_or_else(|| self.err("expected a list"))?;
-        Ok(list.iter().enumerate().map(|(i, v)| At { v, path: format!("{}[{i}]", self.path) }).collect())
+        let list = self
+            .v
+            .as_array()
+            .ok_or_else(|| self.err("expected a list"))?;
+        Ok(list
+            .iter()
+            .enumerate()
+            .map(|(i, v)| At {
+                v,
+                path: format!("{}[{i}]", self.path),
+            })
+            .collect())
     }
     fn err(&self, message: impl Into<String>) -> DramSpecError {
         DramSpecError::at(self.path.clone(), message)
     }
     fn keys(&self, known: &[&str]) -> Result<(), DramSpecError> {
-        let map = self.v.as_object().ok_or_else(|| self.err("expected a mapping"))?;
+        let map = self
+            .v
+            .as_object()
+            .ok_or_else(|| self.err("expected a mapping"))?;
         match map.keys().find(|k| !known.contains(&k.as_str())) {
             Some(k) => Err(DramSpecError::at(
                 format!("{}.{k}", self.path),
@@ -218,8 +242,12 @@ impl DramSpec {
             Err(_) => serde_saphyr::from_str(text)
                 .map_err(|e| DramSpecError::at("", format!("neither JSON nor YAML: {e}")))?,
         };
-        let root = At { v: &value, path: String::new() };
+        let root = At {
+            v: &value,
+            path: String::new(),
+        };
         let ms = root.get("memory_system")?;
+        ms.keys(&["impl", "clock_ratio", "channel_mapper", "controllers"])?;
         if let Some(kind) = ms.opt("impl")
             && kind.str()? != "GenericDRAM"
         {
@@ -227,7 +255,12 @@ impl DramSpec {
         }
         let controllers = ms.get("controllers")?;
         let list = controllers.list()?;
-        let first = list.first().ok_or_else(|| controllers.err("at least one controller is needed"))?;
+        if list.len() > 4096 {
+            return Err(controllers.err("at most 4096 channels"));
+        }
+        let first = list
+            .first()
+            .ok_or_else(|| controllers.err("at least one controller is needed"))?;
         for c in &list[1..] {
             if c.v != first.v {
                 return Err(c.err("all channels must be described alike"));
@@ -244,14 +277,24 @@ impl DramSpec {
                         if !channels.is_power_of_two() {
                             return Err(kind.err("the number of channels must be a power of two"));
                         }
-                        let bits = m.opt("interleave_bits").map_or(Ok(0), |b| b.int(0, 40))?;
-                        ChannelMapper::Interleave { interleave_bits: bits as u32 }
+                        let bits = m.opt("interleave_bits").map_or(Ok(0), |b| b.int(0, 24))?;
+                        ChannelMapper::Interleave {
+                            interleave_bits: bits as u32,
+                        }
                     }
-                    _ => return Err(kind.err("expected CacheLineInterleave or PassThroughChannelMapper")),
+                    _ => {
+                        return Err(
+                            kind.err("expected CacheLineInterleave or PassThroughChannelMapper")
+                        );
+                    }
                 }
             }
         };
-        Ok(RamulatorFile { spec: DramSpec::from_controller(first)?, channels, mapper })
+        Ok(RamulatorFile {
+            spec: DramSpec::from_controller(first)?,
+            channels,
+            mapper,
+        })
     }
 
     fn from_controller(c: &At<'_>) -> Result<DramSpec, DramSpecError> {
@@ -270,6 +313,19 @@ impl DramSpec {
             "dram",
             "plugins",
         ])?;
+        for (child, keys) in [
+            ("scheduler", &["impl"][..]),
+            (
+                "refresh_manager",
+                &["impl", "scope", "scatter_interval", "debug"],
+            ),
+            ("row_policy", &["impl"]),
+            ("addr_mapper", &["impl"]),
+        ] {
+            if let Some(node) = c.opt(child) {
+                node.keys(keys)?;
+            }
+        }
         let kind = c.get("impl")?;
         let (bus, stats_after_command) = match kind.str()? {
             "GenericDDR" => (Bus::Single, false),
@@ -312,18 +368,22 @@ impl DramSpec {
             "timing_constraints",
         ])?;
         let k = dram.get("impl")?;
-        let standard =
-            Standard::from_name(k.str()?).ok_or_else(|| k.err("expected DDR4, DDR5, LPDDR5, HBM1, HBM2, HBM3 or GDDR6"))?;
+        let standard = Standard::from_name(k.str()?)
+            .ok_or_else(|| k.err("expected DDR4, DDR5, LPDDR5, HBM1, HBM2, HBM3 or GDDR6"))?;
         if (bus == Bus::Lpddr) != (standard == Standard::Lpddr5) {
             return Err(kind.err("this controller does not drive this device"));
         }
         let org = dram.get("org")?;
         org.get("dq")?.int(1, 1 << 16)?;
         let count = org.get("count")?;
-        let counts = count.list()?.iter().map(|n| n.int(1, 1 << 24)).collect::<Result<Vec<_>, _>>()?;
-        let names = standard
-            .levels(counts.len())
-            .ok_or_else(|| count.err(format!("{} has another number of levels", standard.name())))?;
+        let counts = count
+            .list()?
+            .iter()
+            .map(|n| n.int(1, 1 << 24))
+            .collect::<Result<Vec<_>, _>>()?;
+        let names = standard.levels(counts.len()).ok_or_else(|| {
+            count.err(format!("{} has another number of levels", standard.name()))
+        })?;
         if counts[0] != 1 {
             return Err(count.err("a controller drives one channel"));
         }
@@ -336,12 +396,23 @@ impl DramSpec {
             return Err(count.err("at most 256 banks per channel"));
         }
         let timing_at = dram.get("timing")?;
-        let values = timing_at.list()?.iter().map(|n| n.int(-1, 1 << 30)).collect::<Result<Vec<_>, _>>()?;
-        let timing_names = standard
-            .timings(values.len())
-            .ok_or_else(|| timing_at.err(format!("{} values are not a {} list", values.len(), standard.name())))?;
-        let timing: BTreeMap<String, u32> =
-            timing_names.iter().zip(&values).map(|(n, &v)| (n.to_string(), v.max(0) as u32)).collect();
+        let values = timing_at
+            .list()?
+            .iter()
+            .map(|n| n.int(-1, 1 << 30))
+            .collect::<Result<Vec<_>, _>>()?;
+        let timing_names = standard.timings(values.len()).ok_or_else(|| {
+            timing_at.err(format!(
+                "{} values are not a {} list",
+                values.len(),
+                standard.name()
+            ))
+        })?;
+        let timing: BTreeMap<String, u32> = timing_names
+            .iter()
+            .zip(&values)
+            .map(|(n, &v)| (n.to_string(), v.max(0) as u32))
+            .collect();
         let commands = standard.commands();
         let mut constraints = Vec::new();
         for row in dram.get("timing_constraints")?.list()? {
@@ -350,7 +421,10 @@ impl DramSpec {
                 return Err(row.err("expected [level, [before], [after], cycles, window, sibling]"));
             }
             let cmds = |at: &At<'_>| -> Result<Vec<Cmd>, DramSpecError> {
-                at.list()?.iter().map(|x| Ok(commands[x.int(0, commands.len() as i64 - 1)? as usize])).collect()
+                at.list()?
+                    .iter()
+                    .map(|x| Ok(commands[x.int(0, commands.len() as i64 - 1)? as usize]))
+                    .collect()
             };
             constraints.push(Constraint {
                 level: f[0].int(0, depth as i64 - 1)? as u8,
@@ -361,7 +435,10 @@ impl DramSpec {
                 window: f.get(4).map_or(Ok(1), |w| w.int(1, 64))? as u8,
                 sibling: match f.get(5) {
                     None => false,
-                    Some(s) => s.v.as_bool().ok_or_else(|| s.err("expected true or false"))?,
+                    Some(s) => {
+                        s.v.as_bool()
+                            .ok_or_else(|| s.err("expected true or false"))?
+                    }
                 },
             });
         }
@@ -392,16 +469,26 @@ impl DramSpec {
                             .iter()
                             .position(|n| *n == scope)
                             .filter(|&l| l + 1 < depth || depth == 1)
-                            .ok_or_else(|| at.err(format!("{scope} is not a level above the bank")))?;
-                        Refresh::AllBank { interval: need("nREFI")?, level: level as u8 }
+                            .ok_or_else(|| {
+                                at.err(format!("{scope} is not a level above the bank"))
+                            })?;
+                        Refresh::AllBank {
+                            interval: need("nREFI")?,
+                            level: level as u8,
+                        }
                     }
-                    "PerBank" => Refresh::PerBank { interval: need("nREFIpb")? },
+                    "PerBank" => Refresh::PerBank {
+                        interval: need("nREFIpb")?,
+                    },
                     _ => return Err(k.err("expected NoRefresh, AllBank or PerBank")),
                 }
             }
         };
         let size = |key: &str| c.opt(key).map_or(Ok(32), |s| s.int(1, 4096));
-        let (read_queue, write_queue) = (size("read_buffer_size")? as u32, size("write_buffer_size")? as u32);
+        let (read_queue, write_queue) = (
+            size("read_buffer_size")? as u32,
+            size("write_buffer_size")? as u32,
+        );
         let mark = |key: &str, default: f32| c.opt(key).map_or(Ok(default), |m| m.num());
         let high = mark("wr_high_watermark", 0.8)? * write_queue as f32;
         let low = mark("wr_low_watermark", 0.2)? * write_queue as f32;
@@ -426,7 +513,11 @@ impl DramSpec {
             columns,
             channel_width,
             read_latency: dram.get("read_latency")?.int(1, MAX_CYCLES)? as u32,
-            burst: timing.get("nBL").or(timing.get("nBL_min")).copied().unwrap_or(1),
+            burst: timing
+                .get("nBL")
+                .or(timing.get("nBL_min"))
+                .copied()
+                .unwrap_or(1),
             timing,
             constraints,
             read_queue,
@@ -447,6 +538,21 @@ impl DramSpec {
             map: AddressMap::empty(),
             table: Timing::default(),
         };
+        let shape = spec.shape();
+        if shape.levels.iter().sum::<u32>() + shape.row + shape.column + shape.tx > 48 {
+            return Err(count.err("a channel holds at most 2^48 bytes"));
+        }
+        let busy = spec.timing("nRFC").unwrap_or(0);
+        if let Refresh::AllBank { interval, .. } = refresh
+            && interval <= busy.max(64)
+        {
+            return Err(timing_at.err("nREFI must exceed nRFC and 64 ticks"));
+        }
+        if let Refresh::PerBank { interval } = refresh
+            && interval < 16
+        {
+            return Err(timing_at.err("nREFIpb must be at least 16 ticks"));
+        }
         let map = match c.opt("addr_mapper") {
             None => "RoBaRaCoCh",
             Some(m) => m.get("impl")?.str()?,
@@ -459,7 +565,10 @@ impl DramSpec {
     /// log2 of every field's size.
     fn shape(&self) -> Shape {
         Shape {
-            levels: self.levels[1..].iter().map(|n| n.trailing_zeros()).collect(),
+            levels: self.levels[1..]
+                .iter()
+                .map(|n| n.trailing_zeros())
+                .collect(),
             row: self.rows.trailing_zeros(),
             column: (self.columns / self.standard.prefetch()).trailing_zeros(),
             tx: self.tx_bytes().trailing_zeros(),
@@ -484,7 +593,12 @@ impl DramSpec {
                 b"Ba" => fields.extend(&ba),
                 b"Ra" => fields.extend(&ra),
                 b"Ch" => {}
-                _ => return Err(DramSpecError::at("addr_mapper", format!("unknown mapping {order}"))),
+                _ => {
+                    return Err(DramSpecError::at(
+                        "addr_mapper",
+                        format!("unknown mapping {order}"),
+                    ));
+                }
             }
         }
         self.set_mapping(AddressMap::from_fields(&self.shape(), &fields)?);
@@ -502,6 +616,20 @@ impl DramSpec {
         self.map = map;
     }
 
+    /// Switches to the look-ahead controller with `depth` entries per bank (DRAMsim3 has 8).
+    ///
+    /// It knows devices with one command per tick and HBM's dual bus.
+    pub fn set_look_ahead(&mut self, depth: u32) -> Result<(), DramSpecError> {
+        if !matches!(self.bus, Bus::Single | Bus::Dual) || depth == 0 {
+            return Err(DramSpecError::at(
+                "scheduler",
+                "the look-ahead controller drives DDR, GDDR and HBM2 devices, with at least one entry per bank",
+            ));
+        }
+        self.scheduler = Scheduler::PerBank { depth };
+        Ok(())
+    }
+
     /// Recompiles the timing table; called after the public fields that it depends on were changed.
     pub fn compile(&mut self) {
         self.table = Timing::compile(self);
@@ -514,7 +642,12 @@ impl DramSpec {
 
     /// Length of a tick in ps. HBM3 ticks are half clocks.
     pub fn tck_ps(&self) -> u64 {
-        self.timing.get("tCK_ps").copied().unwrap_or(1).max(1).into()
+        self.timing
+            .get("tCK_ps")
+            .copied()
+            .unwrap_or(1)
+            .max(1)
+            .into()
     }
 
     /// Pseudo-channels, each with its own data bus.
@@ -527,7 +660,8 @@ impl DramSpec {
 
     /// Bytes per tick on all data buses together, before refresh.
     pub fn peak_bytes_per_tick(&self) -> f64 {
-        f64::from(self.tx_bytes()) * f64::from(self.pseudo_channels()) / f64::from(self.burst.max(1))
+        f64::from(self.tx_bytes()) * f64::from(self.pseudo_channels())
+            / f64::from(self.burst.max(1))
     }
 
     /// Bytes per second on all data buses together, before refresh.

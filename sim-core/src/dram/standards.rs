@@ -85,7 +85,16 @@ pub enum Standard {
     Gddr6,
 }
 
-const DDR: &[Cmd] = &[Cmd::Act, Cmd::Pre, Cmd::PreAll, Cmd::Rd, Cmd::Wr, Cmd::RdA, Cmd::WrA, Cmd::RefAll];
+const DDR: &[Cmd] = &[
+    Cmd::Act,
+    Cmd::Pre,
+    Cmd::PreAll,
+    Cmd::Rd,
+    Cmd::Wr,
+    Cmd::RdA,
+    Cmd::WrA,
+    Cmd::RefAll,
+];
 const LPDDR: &[Cmd] = &[
     Cmd::Act,
     Cmd::Act2,
@@ -100,8 +109,17 @@ const LPDDR: &[Cmd] = &[
     Cmd::RefAll,
     Cmd::RefBank,
 ];
-const HBM: &[Cmd] =
-    &[Cmd::Act, Cmd::Pre, Cmd::PreAll, Cmd::Rd, Cmd::Wr, Cmd::RdA, Cmd::WrA, Cmd::RefAll, Cmd::RefBank];
+const HBM: &[Cmd] = &[
+    Cmd::Act,
+    Cmd::Pre,
+    Cmd::PreAll,
+    Cmd::Rd,
+    Cmd::Wr,
+    Cmd::RdA,
+    Cmd::WrA,
+    Cmd::RefAll,
+    Cmd::RefBank,
+];
 const HBM3: &[Cmd] = &[
     Cmd::Act,
     Cmd::Pre,
@@ -115,8 +133,17 @@ const HBM3: &[Cmd] = &[
     Cmd::RfmAll,
     Cmd::RfmBank,
 ];
-const GDDR: &[Cmd] =
-    &[Cmd::Act, Cmd::PreAll, Cmd::Pre, Cmd::Rd, Cmd::Wr, Cmd::RdA, Cmd::WrA, Cmd::RefAll, Cmd::RefBank];
+const GDDR: &[Cmd] = &[
+    Cmd::Act,
+    Cmd::PreAll,
+    Cmd::Pre,
+    Cmd::Rd,
+    Cmd::Wr,
+    Cmd::RdA,
+    Cmd::WrA,
+    Cmd::RefAll,
+    Cmd::RefBank,
+];
 
 impl Standard {
     /// The standard a device file's `dram.impl` names.
@@ -163,8 +190,23 @@ impl Standard {
             Standard::Ddr4 | Standard::Ddr5 | Standard::Lpddr5 => {
                 &["Channel", "Rank", "BankGroup", "Bank", "Row", "Column"]
             }
-            Standard::Hbm3 if n == 7 => &["Channel", "PseudoChannel", "Sid", "BankGroup", "Bank", "Row", "Column"],
-            Standard::Hbm2 | Standard::Hbm3 => &["Channel", "PseudoChannel", "BankGroup", "Bank", "Row", "Column"],
+            Standard::Hbm3 if n == 7 => &[
+                "Channel",
+                "PseudoChannel",
+                "Sid",
+                "BankGroup",
+                "Bank",
+                "Row",
+                "Column",
+            ],
+            Standard::Hbm2 | Standard::Hbm3 => &[
+                "Channel",
+                "PseudoChannel",
+                "BankGroup",
+                "Bank",
+                "Row",
+                "Column",
+            ],
             Standard::Hbm1 | Standard::Gddr6 => &["Channel", "BankGroup", "Bank", "Row", "Column"],
         };
         (levels.len() == n).then_some(levels)
@@ -193,42 +235,48 @@ impl Standard {
     pub fn timings(self, n: usize) -> Option<&'static [&'static str]> {
         let names: &'static [&'static str] = match (self, n) {
             (Standard::Ddr4, _) => &[
-                "rate", "nBL", "nCL", "nRCD", "nRP", "nRAS", "nRC", "nWR", "nRTP", "nCWL", "nCCDS", "nCCDL", "nRRDS",
-                "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC", "nREFI", "nCS", "tCK_ps",
-            ],
-            (Standard::Ddr5, _) => &[
-                "rate", "nBL", "nCL", "nRCD", "nRP", "nRAS", "nRC", "nWR", "nRTP", "nCWL", "nPPD", "nCCDS", "nCCDL",
-                "nCCDS_WR", "nCCDL_WR", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC", "nREFI", "nCS", "tCK_ps",
-            ],
-            (Standard::Lpddr5, 30) => &[
-                "rate", "nBL_min", "nCL", "nRCD", "nRP", "nRPab", "nRAS", "nRC", "nWR", "nRTP", "nCWL", "nPPD", "nCCDS",
-                "nCCDL", "nCCDS_WR", "nCCDL_WR", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC", "nRFCpb", "nREFI",
-                "nREFIpb", "nWCKPST", "nCAS", "nAAD", "nCS", "tCK_ps",
-            ],
-            (Standard::Lpddr5, _) => &[
-                "rate", "nBL_min", "nBL_max", "nCL", "nRCD", "nRP", "nRPab", "nRAS", "nRC", "nWR", "nRTP", "nCWL",
-                "nPPD", "nCCDS", "nCCDL", "nCCDS_WR", "nCCDL_WR", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC",
-                "nRFCpb", "nREFI", "nREFIpb", "nWCKPST", "nCAS", "nAAD", "nCS", "tCK_ps", "nPBR2PBR", "nPBR2ACT",
-            ],
-            (Standard::Hbm1 | Standard::Hbm2, _) => &[
-                "rate", "nBL", "nCL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nWR", "nRTPL", "nCWL", "nCCDS",
-                "nCCDL", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC", "nRFCpb", "nRREFD", "nREFI", "nREFIpb",
+                "rate", "nBL", "nCL", "nRCD", "nRP", "nRAS", "nRC", "nWR", "nRTP", "nCWL", "nCCDS",
+                "nCCDL", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC", "nREFI", "nCS",
                 "tCK_ps",
             ],
+            (Standard::Ddr5, _) => &[
+                "rate", "nBL", "nCL", "nRCD", "nRP", "nRAS", "nRC", "nWR", "nRTP", "nCWL", "nPPD",
+                "nCCDS", "nCCDL", "nCCDS_WR", "nCCDL_WR", "nRRDS", "nRRDL", "nWTRS", "nWTRL",
+                "nFAW", "nRFC", "nREFI", "nCS", "tCK_ps",
+            ],
+            (Standard::Lpddr5, 30) => &[
+                "rate", "nBL_min", "nCL", "nRCD", "nRP", "nRPab", "nRAS", "nRC", "nWR", "nRTP",
+                "nCWL", "nPPD", "nCCDS", "nCCDL", "nCCDS_WR", "nCCDL_WR", "nRRDS", "nRRDL",
+                "nWTRS", "nWTRL", "nFAW", "nRFC", "nRFCpb", "nREFI", "nREFIpb", "nWCKPST", "nCAS",
+                "nAAD", "nCS", "tCK_ps",
+            ],
+            (Standard::Lpddr5, _) => &[
+                "rate", "nBL_min", "nBL_max", "nCL", "nRCD", "nRP", "nRPab", "nRAS", "nRC", "nWR",
+                "nRTP", "nCWL", "nPPD", "nCCDS", "nCCDL", "nCCDS_WR", "nCCDL_WR", "nRRDS", "nRRDL",
+                "nWTRS", "nWTRL", "nFAW", "nRFC", "nRFCpb", "nREFI", "nREFIpb", "nWCKPST", "nCAS",
+                "nAAD", "nCS", "tCK_ps", "nPBR2PBR", "nPBR2ACT",
+            ],
+            (Standard::Hbm1 | Standard::Hbm2, _) => &[
+                "rate", "nBL", "nCL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nWR", "nRTPL",
+                "nCWL", "nCCDS", "nCCDL", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC",
+                "nRFCpb", "nRREFD", "nREFI", "nREFIpb", "tCK_ps",
+            ],
             (Standard::Hbm3, 28) => &[
-                "rate", "nBL", "nCL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nWR", "nRTP", "nCWL", "nCCDS", "nCCDL",
-                "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nPPD", "nBTR", "nRFC", "nRFCpb", "nRFMab", "nRFMpb",
-                "nRREFD", "nREFI", "nREFIpb", "tCK_ps",
+                "rate", "nBL", "nCL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nWR", "nRTP",
+                "nCWL", "nCCDS", "nCCDL", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nPPD",
+                "nBTR", "nRFC", "nRFCpb", "nRFMab", "nRFMpb", "nRREFD", "nREFI", "nREFIpb",
+                "tCK_ps",
             ],
             (Standard::Hbm3, _) => &[
-                "rate", "nBL", "nCL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nWR", "nRTP", "nCWL", "nCCDS", "nCCDL",
-                "nCCDR", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nRTW", "nFAW", "nPPD", "nRFC", "nRFCpb", "nRFMab",
-                "nRFMpb", "nRREFD", "nREFI", "nREFIpb", "tCK_ps",
+                "rate", "nBL", "nCL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nWR", "nRTP",
+                "nCWL", "nCCDS", "nCCDL", "nCCDR", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nRTW",
+                "nFAW", "nPPD", "nRFC", "nRFCpb", "nRFMab", "nRFMpb", "nRREFD", "nREFI", "nREFIpb",
+                "tCK_ps",
             ],
             (Standard::Gddr6, _) => &[
-                "rate", "nBL", "nCL", "nRCDRD", "nRCDWD", "nRP", "nRAS", "nRC", "nWR", "nRTP", "nCWL", "nCCDS",
-                "nCCDL", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC", "nRFCpb", "nRREFD", "nREFI", "tCK_ps",
-                "nRFCab",
+                "rate", "nBL", "nCL", "nRCDRD", "nRCDWD", "nRP", "nRAS", "nRC", "nWR", "nRTP",
+                "nCWL", "nCCDS", "nCCDL", "nRRDS", "nRRDL", "nWTRS", "nWTRL", "nFAW", "nRFC",
+                "nRFCpb", "nRREFD", "nREFI", "tCK_ps", "nRFCab",
             ],
         };
         (names.len() == n).then_some(names)

@@ -10,6 +10,13 @@
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 
+/// Classes of commands that compete: column commands of the queues, precharges, activates, column commands of requests
+/// whose row was opened for them. As bits of a set.
+pub(crate) const COL: u8 = 1;
+pub(crate) const PRE: u8 = 2;
+pub(crate) const ACT: u8 = 4;
+pub(crate) const ACTIVE: u8 = 8;
+
 /// After the command that owns it: `target` waits `cycles` at nodes of `level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
@@ -41,6 +48,12 @@ pub(crate) struct Effects {
     pub bank: Vec<Simple>,
     /// Windows at its top node.
     pub windows: Vec<Rule>,
+    /// At all top nodes.
+    pub tops: Vec<Simple>,
+    /// At other nodes between top and bank group with the same parent: their level.
+    pub mid_siblings: Vec<Rule>,
+    /// Per class of commands (`COL`, ...) the most ticks by which rules above the bank delay it.
+    pub delays: [u64; 4],
     /// Everything else: other windows, siblings, levels that cover several nodes.
     pub other: Vec<Rule>,
     /// All rules as given, for commands to a whole scope.
@@ -73,6 +86,8 @@ pub(crate) struct Timing {
     pub top_shift: u32,
     /// log2 of banks below one node, for each level down to the bank.
     pub level_shift: Vec<u32>,
+    /// The banks of each top node as masks: node, word of the mask, bits of the word.
+    pub slices: Vec<(u32, u32, u64)>,
     /// Ring slots needed.
     pub ring_slots: usize,
     /// The bank level.
@@ -84,6 +99,8 @@ pub(crate) struct Timing {
     pub act2_limit: u64,
     pub wck_read: u64,
     pub wck_write: u64,
+    /// Ticks are half clocks.
+    pub half: bool,
     /// Ticks a refresh takes.
     pub refresh_ticks: u64,
 }
@@ -115,20 +132,40 @@ impl Timing {
             bank_shift,
             top_shift,
             level_shift,
+            slices: Vec::new(),
             ring_slots: 0,
             bank_level: bank_level as u8,
             top_level: top_level as u8,
             act2_limit: get("nAAD"),
             wck_read: get("nCL") + get("nBL_min") + get("nWCKPST"),
             wck_write: get("nCWL") + get("nBL_min") + get("nWCKPST"),
+            half: spec.bus == Bus::DualHalf,
             refresh_ticks: match spec.refresh {
                 Refresh::PerBank { .. } => get("nRFCpb"),
                 _ => get("nRFC"),
             },
         };
+        for top in 0..t.tops {
+            for w in 0..banks.div_ceil(64) {
+                let bits =
+                    (0..64).filter(|b| (w * 64 + b) >> top_shift == top && w * 64 + b < banks);
+                let mask = bits.fold(0u64, |m, b| m | 1 << b);
+                if mask != 0 {
+                    t.slices.push((top as u32, w as u32, mask));
+                }
+            }
+        }
         let mut used = [false; CMDS];
         let mut late = [false; CMDS];
-        for c in [Cmd::Act, Cmd::Act2, Cmd::Pre, Cmd::CasRd, Cmd::CasWr, Cmd::Rd, Cmd::Wr] {
+        for c in [
+            Cmd::Act,
+            Cmd::Act2,
+            Cmd::Pre,
+            Cmd::CasRd,
+            Cmd::CasWr,
+            Cmd::Rd,
+            Cmd::Wr,
+        ] {
             used[c as usize] = true;
         }
         if spec.row_policy == RowPolicy::Closed {
@@ -149,7 +186,11 @@ impl Timing {
             Bus::Single | Bus::Lpddr => 1,
             Bus::Dual | Bus::DualHalf => 0,
         };
-        for c in spec.constraints.iter().filter(|c| c.cycles > floor || (c.window > 1 && c.cycles > 0)) {
+        for c in spec
+            .constraints
+            .iter()
+            .filter(|c| c.cycles > floor || (c.window > 1 && c.cycles > 0))
+        {
             // A level with one node under each parent is the parent.
             let mut level = c.level as usize;
             if c.sibling && (level == 0 || spec.levels[level] == 1) {
@@ -178,16 +219,45 @@ impl Timing {
             }
         }
         for e in &mut t.effects {
+            for r in e
+                .all
+                .iter()
+                .filter(|r| r.level as usize != bank_level || r.window > 1 || r.sibling)
+            {
+                let classes = match r.target {
+                    x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => COL | ACTIVE,
+                    x if x == Cmd::Pre as u8 => PRE,
+                    x if x == Cmd::Act as u8 => ACT,
+                    _ => 0,
+                };
+                for (i, delay) in e.delays.iter_mut().enumerate() {
+                    if classes >> i & 1 != 0 {
+                        *delay = (*delay).max(r.cycles.into());
+                    }
+                }
+            }
             for r in &e.all {
-                let simple = Simple { target: r.target, cycles: r.cycles };
+                let simple = Simple {
+                    target: r.target,
+                    cycles: r.cycles,
+                };
                 // A rule that a wider and stronger one covers never binds.
                 let covered = e.all.iter().any(|w| {
-                    w.window == 1 && !w.sibling && !r.sibling && w.target == r.target && w.level < r.level && w.cycles >= r.cycles
+                    w.window == 1
+                        && !w.sibling
+                        && !r.sibling
+                        && w.target == r.target
+                        && w.level < r.level
+                        && w.cycles >= r.cycles
                 });
                 if r.window == 1 && covered {
                     continue;
                 }
                 match r.level as usize {
+                    l if l > top_level && l < bank_level && r.window == 1 && r.sibling => {
+                        e.mid_siblings.push(*r)
+                    }
+                    0 if r.window == 1 && !r.sibling && top_level > 0 => e.tops.push(simple),
                     l if l == top_level && r.window > 1 && !r.sibling => e.windows.push(*r),
                     _ if r.window > 1 || r.sibling => e.other.push(*r),
                     l if l == bank_level => e.bank.push(simple),
@@ -202,7 +272,9 @@ impl Timing {
 
     fn add(&mut self, before: Cmd, after: Cmd, level: u8, cycles: u32, window: u8, sibling: bool) {
         let all = &mut self.effects[before as usize].all;
-        let same = |r: &&mut Rule| r.target == after as u8 && r.level == level && r.sibling == sibling && r.window == 1;
+        let same = |r: &&mut Rule| {
+            r.target == after as u8 && r.level == level && r.sibling == sibling && r.window == 1
+        };
         if window == 1
             && let Some(r) = all.iter_mut().find(same)
         {
@@ -214,6 +286,13 @@ impl Timing {
             ring = self.ring_slots as u32;
             self.ring_slots += (self.banks >> self.level_shift[level as usize]) * window as usize;
         }
-        all.push(Rule { target: after as u8, level, cycles, window, sibling, ring });
+        all.push(Rule {
+            target: after as u8,
+            level,
+            cycles,
+            window,
+            sibling,
+            ring,
+        });
     }
 }

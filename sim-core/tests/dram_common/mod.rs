@@ -1,7 +1,39 @@
 //! Request streams of the reference data, and the drivers that offer them as the reference did.
-#![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 
-use tilesim_core::dram::{Channel, ChannelMapper, CommandRecord, DramSpec, DramStats, RamulatorFile};
+use tilesim_core::dram::{
+    Channel, ChannelMapper, CommandRecord, DramSpec, DramStats, RamulatorFile,
+};
+
+/// A file of the golden data.
+pub fn gold(path: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/golden/dram")
+        .join(path)
+}
+
+/// Its text, unpacked.
+pub fn golden_text(path: &str) -> String {
+    let bytes = std::fs::read(gold(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let bytes = if path.ends_with(".zst") {
+        zstd::decode_all(&bytes[..]).unwrap()
+    } else {
+        bytes
+    };
+    String::from_utf8(bytes).unwrap()
+}
+
+/// A golden device file, by its name without `.yaml`.
+pub fn golden_spec(name: &str) -> RamulatorFile {
+    DramSpec::from_ramulator(&golden_text(&format!("devices/{name}.yaml")))
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
+}
 
 pub type Req = (u64, bool);
 
@@ -20,7 +52,11 @@ impl Xor {
 
 /// The request file `name` of the reference (`seq`, `rand`, ... with `tx` bytes), `n` requests.
 pub fn stream(name: &str, tx: u64, n: usize) -> Vec<Req> {
-    let mut rnd = Xor(if name == "mixrand" { 0xD1B5_4A32_D192_ED03 } else { 0x9E37_79B9_7F4A_7C15 });
+    let mut rnd = Xor(if name == "mixrand" {
+        0xD1B5_4A32_D192_ED03
+    } else {
+        0x9E37_79B9_7F4A_7C15
+    });
     let mut random = |_| (rnd.next() >> 11) % ((256 << 20) / tx) * tx;
     let write = |i: u64| i % 3 == 2;
     (0..n as u64)
@@ -33,7 +69,10 @@ pub fn stream(name: &str, tx: u64, n: usize) -> Vec<Req> {
             "tile" => {
                 let per = 512 / tx;
                 let (k, row, tile) = (i % per, i / per % 128, i / per / 128);
-                (tile / 16 * 128 * 8192 + row * 8192 + tile % 16 * 512 + k * tx, false)
+                (
+                    tile / 16 * 128 * 8192 + row * 8192 + tile % 16 * 512 + k * tx,
+                    false,
+                )
             }
             "rowstride.DDR4" => (i % 65536 * 8192 * 16, false),
             "rowstride.HBM2" => (i % 16384 * 2048 * 16, false),
@@ -73,7 +112,11 @@ pub fn run_one(spec: &DramSpec, reqs: &[Req], log: bool) -> Run {
     let mut horizon = 0;
     while out.len() < reqs.len() {
         let left = (reqs.len() - out.len()) as u64;
-        horizon = if left > 128 { horizon + left } else { ch.next_event().min(ch.next_activity(&spec)).max(horizon) + 1 };
+        horizon = if left > 128 {
+            horizon + left
+        } else {
+            ch.next_event().min(ch.next_activity(&spec)).max(horizon) + 1
+        };
         if log {
             ch.advance_logged(&spec, horizon, &mut out, &mut cmds);
         } else {
@@ -81,7 +124,13 @@ pub fn run_one(spec: &DramSpec, reqs: &[Req], log: bool) -> Run {
         }
     }
     let ticks = out.iter().map(|c| c.0 + 1).max().unwrap_or(0);
-    Run { ticks, completions: out, accepted: Vec::new(), log: cmds, stats: vec![ch.stats().clone()] }
+    Run {
+        ticks,
+        completions: out,
+        accepted: Vec::new(),
+        log: cmds,
+        stats: vec![ch.stats().clone()],
+    }
 }
 
 /// Any number of channels, in trace order, the head blocking all; `window > 0` bounds what is outstanding.
@@ -123,5 +172,11 @@ pub fn run_many(file: &RamulatorFile, reqs: &[Req], window: usize, log: bool) ->
     }
     let ticks = out.iter().map(|c| c.0 + 1).max().unwrap_or(0);
     let stats = chs.iter().map(|c| c.stats().clone()).collect();
-    Run { ticks, completions: out, accepted, log: cmds, stats }
+    Run {
+        ticks,
+        completions: out,
+        accepted,
+        log: cmds,
+        stats,
+    }
 }

@@ -211,11 +211,17 @@ impl<'a> Sim<'a> {
         let channels = machine.dram.channels as usize;
         let NocSpec::Simple {
             latency: noc_latency,
-        } = machine.noc;
+        } = machine.noc
+        else {
+            panic!("the twin has the simple NoC only")
+        };
         let DramModel::Simple {
             latency,
             bytes_per_cycle,
-        } = machine.dram.model;
+        } = machine.dram.model
+        else {
+            panic!("the twin has the simple DRAM only")
+        };
         let home = machine.cores.partition.first().copied().unwrap_or(0);
         let used: Vec<usize> = (0..n)
             .filter(|c| machine.cores.partition.get(*c).copied().unwrap_or(0) == home)

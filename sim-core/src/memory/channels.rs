@@ -1,0 +1,209 @@
+//! The DRAM channels: front queue, controller, and the way back to the NoC.
+//!
+//! A request that left its NoC port is taken by the channel in the next NoC step; the front queue
+//! passes one request on per core step; then the channel's model serves it, and one reply per NoC
+//! step is handed back. A core step precedes the DRAM step of the same instant, a DRAM step the NoC
+//! step.
+
+use super::arbiter::Packet;
+use super::simple::{SimpleChannel, SimpleDram};
+use super::slab::Slab;
+use super::ChannelStats;
+use crate::clock::Timeline;
+use crate::dram;
+use crate::machine::{DramModel, Machine};
+use crate::stack::Cause;
+
+/// All channels of a machine.
+#[derive(Debug)]
+pub struct Channels {
+    time: Timeline,
+    model: Model,
+    /// First core step a channel's front queue is free in.
+    front_free: Vec<u64>,
+    /// First NoC step in which a channel may hand over its next reply.
+    reply_free: Vec<u64>,
+    stats: Vec<ChannelStats>,
+}
+
+#[derive(Debug)]
+enum Model {
+    Simple { dram: SimpleDram, channels: Vec<SimpleChannel> },
+    Banked(Box<Banked>),
+}
+
+#[derive(Debug)]
+struct Banked {
+    spec: dram::DramSpec,
+    channels: Vec<dram::Channel>,
+    packets: Slab<Packet>,
+    /// First DRAM step the controller may be offered the next request after.
+    fed: Vec<u64>,
+    /// First DRAM step a channel may return its next request in.
+    returned: Vec<u64>,
+    done: Vec<(u64, u32)>,
+    tx_bytes: u64,
+    /// Reads that take longer than this waited for something.
+    unloaded: u64,
+}
+
+/// A reply on its way back: channel, NoC step of the push, request, cause.
+pub type Reply = (usize, u64, Packet, Cause);
+
+impl Channels {
+    /// The channels of a machine.
+    pub fn new(machine: &Machine) -> Channels {
+        let n = machine.dram.channels as usize;
+        let model = match &machine.dram.model {
+            DramModel::Simple { latency, bytes_per_cycle } => Model::Simple {
+                dram: SimpleDram::new(*latency, *bytes_per_cycle, machine.dram.request_bytes),
+                channels: vec![SimpleChannel::default(); n],
+            },
+            DramModel::Banked { device } => {
+                let spec = device.spec().clone();
+                Model::Banked(Box::new(Banked {
+                    channels: (0..n).map(|_| dram::Channel::new(&spec)).collect(),
+                    packets: Slab::new(),
+                    fed: vec![0; n],
+                    returned: vec![0; n],
+                    done: Vec::new(),
+                    tx_bytes: u64::from(spec.tx_bytes()),
+                    unloaded: u64::from(spec.read_latency) + 2,
+                    spec,
+                }))
+            }
+        };
+        Channels {
+            time: Timeline::new(&machine.clocks),
+            model,
+            front_free: vec![0; n],
+            reply_free: vec![0; n],
+            stats: vec![ChannelStats::default(); n],
+        }
+    }
+
+    /// Counts per channel.
+    pub fn stats(&self) -> &[ChannelStats] {
+        &self.stats
+    }
+
+    /// The banked controllers' own counts, after every tick up to core step `end`.
+    pub fn dram_stats(&mut self, end: u64) -> Vec<dram::DramStats> {
+        let Model::Banked(b) = &mut self.model else { return Vec::new() };
+        let ticks = self.time.core_to_dram.at_or_after(end);
+        for channel in &mut b.channels {
+            channel.advance(&b.spec, ticks, &mut b.done);
+        }
+        b.channels.iter().map(|c| c.stats().clone()).collect()
+    }
+
+    /// A request leaves its NoC port in step `step`; a reply that is known at once goes to `reply`.
+    #[inline]
+    pub fn accept(
+        &mut self,
+        channel: usize,
+        step: u64,
+        packet: Packet,
+        reply: impl FnOnce(Reply),
+    ) {
+        let reached = self.time.noc_to_core.after(step + 1);
+        let front = reached.max(self.front_free[channel]);
+        self.front_free[channel] = front + 1;
+        let at = self.time.core_to_dram.at_or_after(front);
+        let stats = &mut self.stats[channel];
+        if packet.write {
+            stats.writes += 1;
+        } else {
+            stats.reads += 1;
+        }
+        match &mut self.model {
+            Model::Simple { dram, channels } => {
+                let (admitted, returned) = dram.admit(&mut channels[channel], at);
+                let noc = step - packet.pushed;
+                let queued = (front - reached) + (admitted - at);
+                let service = returned - admitted;
+                let cause = if queued >= service && queued >= noc {
+                    Cause::DramQueue
+                } else if service >= noc {
+                    Cause::DramLatency
+                } else {
+                    Cause::Noc
+                };
+                let push = self.push_step(channel, returned);
+                reply((channel, push, packet, cause));
+            }
+            Model::Banked(b) => {
+                // The controller is offered it in the tick after it was handed over, one a tick.
+                let fed = at.max(b.fed[channel]);
+                b.fed[channel] = fed + 1;
+                let addr = packet.line * b.tx_bytes;
+                let write = packet.write;
+                // From here on `pushed` is the DRAM step of arrival and `line` the NoC steps so far.
+                let packet = Packet { line: step - packet.pushed, pushed: at, ..packet };
+                let tag = b.packets.insert(packet);
+                b.channels[channel].push(fed + 1, addr, write, tag);
+            }
+        }
+    }
+
+    /// Work the controllers as far as all requests are known: those that left their port before
+    /// NoC step `horizon`.
+    pub fn advance(&mut self, horizon: u64, mut reply: impl FnMut(Reply)) {
+        if !matches!(self.model, Model::Banked(_)) {
+            return;
+        }
+        let ticks = self.earliest_return(horizon);
+        for channel in 0..self.front_free.len() {
+            let Model::Banked(b) = &mut self.model else { return };
+            if b.channels[channel].is_idle() {
+                continue;
+            }
+            let mut done = std::mem::take(&mut b.done);
+            b.channels[channel].advance(&b.spec, ticks, &mut done);
+            for &(tick, tag) in &done {
+                let Model::Banked(b) = &mut self.model else { return };
+                let packet = b.packets.remove(tag);
+                let returned = tick.max(b.returned[channel]);
+                b.returned[channel] = returned + 1;
+                let spent = tick.saturating_sub(packet.pushed);
+                let cause = if packet.line > spent {
+                    Cause::Noc
+                } else if spent > b.unloaded {
+                    Cause::DramQueue
+                } else {
+                    Cause::DramLatency
+                };
+                let push = self.push_step(channel, returned);
+                reply((channel, push, packet, cause));
+            }
+            done.clear();
+            if let Model::Banked(b) = &mut self.model {
+                b.done = done;
+            }
+        }
+    }
+
+    /// NoC step in which a request returned in DRAM step `returned` is handed over.
+    #[inline]
+    fn push_step(&mut self, channel: usize, returned: u64) -> u64 {
+        let push = self.time.dram_to_noc.at_or_after(returned).max(self.reply_free[channel]);
+        self.reply_free[channel] = push + 1;
+        push
+    }
+
+    /// No return that is not yet known happens before this DRAM step, when all requests that left
+    /// their port before NoC step `horizon` are known.
+    fn earliest_return(&self, horizon: u64) -> u64 {
+        let front = self.time.noc_to_core.after(horizon.saturating_add(1));
+        let at = self.time.core_to_dram.at_or_after(front);
+        match &self.model {
+            Model::Simple { dram, .. } => at.saturating_add(dram.min_latency()),
+            Model::Banked(_) => at.saturating_add(1),
+        }
+    }
+
+    /// The same as a NoC step: no reply that is not yet known is handed over before it.
+    pub fn earliest_reply(&self, horizon: u64) -> u64 {
+        self.time.dram_to_noc.at_or_after(self.earliest_return(horizon))
+    }
+}

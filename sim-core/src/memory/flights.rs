@@ -1,0 +1,121 @@
+//! Transfers in flight: how many replies each still misses, and when it is complete.
+
+use std::collections::VecDeque;
+
+use super::slab::Slab;
+use super::Completion;
+use crate::clock::Conversion;
+use crate::stack::Cause;
+
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    core: u32,
+    token: u64,
+    /// Replies not yet accounted for.
+    remaining: u64,
+    /// Hand-over of its latest reply: NoC step, port.
+    last: (u64, u32),
+    cause: Cause,
+    /// Position in `Flights::active`.
+    at: u32,
+}
+
+/// All transfers in flight and the completions that are known.
+#[derive(Debug)]
+pub struct Flights {
+    flights: Slab<Flight>,
+    active: Vec<u32>,
+    done: Vec<VecDeque<Completion>>,
+    noc_to_core: Conversion,
+}
+
+impl Flights {
+    /// None, for so many cores.
+    pub fn new(cores: u32, noc_to_core: Conversion) -> Flights {
+        Flights {
+            flights: Slab::new(),
+            active: Vec::new(),
+            done: vec![VecDeque::new(); cores as usize],
+            noc_to_core,
+        }
+    }
+
+    /// A transfer of `requests` requests sets out.
+    pub fn start(&mut self, core: u32, token: u64, requests: u64) -> u32 {
+        let at = self.active.len() as u32;
+        let flight = Flight {
+            core,
+            token,
+            remaining: requests,
+            last: (0, 0),
+            cause: Cause::DramLatency,
+            at,
+        };
+        let index = self.flights.insert(flight);
+        self.active.push(index);
+        index
+    }
+
+    /// Whether any is missing replies.
+    pub fn any(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// Fewest replies that a transfer is missing, not looking further once it is at most `enough`;
+    /// `u64::MAX` if none is in flight.
+    pub fn fewest_missing(&self, enough: u64) -> u64 {
+        let mut fewest = u64::MAX;
+        for &index in &self.active {
+            fewest = fewest.min(self.flights.get(index).remaining);
+            if fewest <= enough {
+                break;
+            }
+        }
+        fewest
+    }
+
+    /// A core's port takes one of its replies in NoC step `step`.
+    #[inline]
+    pub fn deliver(&mut self, step: u64, port: u32, index: u32, cause: Cause) {
+        let flight = self.flights.get_mut(index);
+        flight.remaining -= 1;
+        if (step, port) >= flight.last {
+            flight.last = (step, port);
+            flight.cause = cause;
+        }
+        if flight.remaining == 0 {
+            self.complete(index);
+        }
+    }
+
+    fn complete(&mut self, index: u32) {
+        let flight = self.flights.remove(index);
+        self.active.swap_remove(flight.at as usize);
+        if let Some(&moved) = self.active.get(flight.at as usize) {
+            self.flights.get_mut(moved).at = flight.at;
+        }
+        let completion = Completion {
+            step: self.noc_to_core.after(flight.last.0),
+            token: flight.token,
+            cause: flight.cause,
+            order: flight.last,
+        };
+        let queue = &mut self.done[flight.core as usize];
+        let mut at = queue.len();
+        while at > 0 && queue[at - 1].order > completion.order {
+            at -= 1;
+        }
+        queue.insert(at, completion);
+    }
+
+    /// The next known completion of a core.
+    #[inline]
+    pub fn peek(&self, core: u32) -> Option<&Completion> {
+        self.done[core as usize].front()
+    }
+
+    /// Take it.
+    pub fn pop(&mut self, core: u32) -> Option<Completion> {
+        self.done[core as usize].pop_front()
+    }
+}
