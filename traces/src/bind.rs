@@ -687,6 +687,37 @@ mod tests {
     }
 
     #[test]
+    fn order_keys_are_bounded() {
+        let bind = |key: &str, grid: u64, limits: &Limits| {
+            let text = format!("tilesim trace 1 axes 1 dispatch key {key} body {{ }}");
+            let args = LaunchArgs {
+                grid: vec![grid],
+                ..Default::default()
+            };
+            Bound::new(&parse_valid(&text).unwrap(), &args, limits).map(|_| ())
+        };
+        let limits = Limits {
+            max_keyed_work_items: 100,
+            max_steps_per_item: 50,
+            ..Limits::default()
+        };
+        assert_eq!(bind("-p0", 100, &limits), Ok(()));
+        let code = |result: Result<(), TraceError>| result.unwrap_err().code;
+        assert_eq!(code(bind("-p0", 101, &limits)), ErrorCode::TooManyWorkItems);
+        let heavy = "p0 * p0 % 7 * p0 % 11 * p0 % 5";
+        assert_eq!(
+            code(bind(heavy, 100, &limits)),
+            ErrorCode::TooManyIterations
+        );
+        let e = bind("1 / (p0 - 2)", 4, &limits).unwrap_err();
+        assert_eq!(
+            (e.code, e.path.as_str()),
+            (ErrorCode::DivisionByZero, "dispatch.key")
+        );
+        assert!(e.message.contains("work-item (2)"), "{e}");
+    }
+
+    #[test]
     fn uniform_control() {
         let uniform = |body: &str, grid: u64| {
             let text =

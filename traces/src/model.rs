@@ -106,7 +106,8 @@ pub enum Layout {
     /// Last axis contiguous.
     RowMajor,
     /// Tiles of these extents (one per axis), row-major inside and among themselves; extents are
-    /// padded up to whole tiles.
+    /// padded up to whole tiles. Offsets of transfers count elements in this storage order, padding
+    /// included: a transfer that means rows and columns computes them.
     Tiled(Vec<u64>),
 }
 

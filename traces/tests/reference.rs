@@ -196,3 +196,19 @@ fn bytes_that_are_no_trace() {
             .starts_with("my.tile: ")
     );
 }
+
+/// Results are stored under digests: these lines change only when a sample does, or with a new digest
+/// domain. `UPDATE_GOLDEN=1` writes them anew.
+#[test]
+fn digests_of_samples_stay() {
+    let mut lines = String::new();
+    for path in samples("json").into_iter().chain(samples("tile")) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        lines.push_str(&format!("{} {name}\n", load(name).digest()));
+    }
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/digests.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(golden, &lines).unwrap();
+    }
+    assert_eq!(lines, std::fs::read_to_string(golden).unwrap());
+}
