@@ -195,9 +195,28 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
                 .into_iter()
                 .map(|c| ChannelStats { reads: c.reads, writes: c.writes })
                 .collect(),
+            controllers: dram
+                .controllers
+                .into_iter()
+                .map(counters)
+                .collect::<Result<_, ServiceError>>()?,
         },
         out_of_bounds_transfers: report.out_of_bounds_transfers,
     })
+}
+
+/// A model's own counts, by the names they are serialised under.
+fn counters<T: serde::de::DeserializeOwned>(counters: v1::ModelCounters) -> Result<T, ServiceError> {
+    let counts = counters
+        .counters
+        .into_iter()
+        .map(|(name, counter)| match counter.values.as_slice() {
+            [value] => (name, serde_json::Value::from(*value)),
+            values => (name, serde_json::Value::from(values)),
+        })
+        .collect();
+    serde_json::from_value(serde_json::Value::Object(counts))
+        .map_err(|e| malformed(format!("counts are not known here: {e}")))
 }
 
 /// A choice by its stable name: the one it is serialised under.

@@ -227,9 +227,27 @@ fn report(report: &Report) -> v1::Report {
             bytes_read: report.dram.bytes_read,
             bytes_written: report.dram.bytes_written,
             channels: report.dram.channels.iter().map(channel).collect(),
+            controllers: report.dram.controllers.iter().map(counters).collect(),
         }),
         out_of_bounds_transfers: report.out_of_bounds_transfers,
     }
+}
+
+/// A model's own counts, by the names they are serialised under.
+fn counters(counts: &impl serde::Serialize) -> v1::ModelCounters {
+    use serde_json::Value;
+    let values = |value: &Value| match value {
+        Value::Array(values) => values.iter().filter_map(Value::as_u64).collect(),
+        value => value.as_u64().into_iter().collect(),
+    };
+    let counters = match serde_json::to_value(counts) {
+        Ok(Value::Object(counts)) => counts
+            .iter()
+            .map(|(name, value)| (name.clone(), v1::Counter { values: values(value) }))
+            .collect(),
+        _ => std::collections::BTreeMap::new(),
+    };
+    v1::ModelCounters { counters }
 }
 
 /// The stable name of a choice: the one it is serialised under.
