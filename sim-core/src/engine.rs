@@ -148,7 +148,7 @@ pub fn identity(
     let launch = serde_json::to_vec(launch)
         .map_err(|_| SimError::Internal("a launch that cannot be written as JSON"))?;
     Ok(Identity {
-        trace: blake3::hash(&serde_json::to_vec(&**trace).unwrap_or_default()).to_hex().to_string(), // TODO digest
+        trace: trace.digest().to_string(),
         machine: machine
             .digest()
             .map_err(|_| SimError::Internal("a machine without a canonical form"))?

@@ -579,11 +579,11 @@ fn compare(spec: &DramSpec, reqs: &[(u64, u64, bool)], step: u64) {
     let mut ch = Channel::new(spec);
     let (mut out, mut log) = (Vec::new(), Vec::new());
     let mut at = 0;
-    let mut front = VecDeque::new();
+    let (mut front, mut late) = (VecDeque::new(), VecDeque::new());
     for (i, &(gap, addr, write)) in reqs.iter().enumerate() {
         at += gap;
         front.push_back((at, addr, write, i as u32));
-        ch.push(at, addr, write, i as u32);
+        late.push_back((at, addr, write, i as u32));
     }
     let mut t = 0;
     while twin.out.len() < reqs.len() {
@@ -603,12 +603,24 @@ fn compare(spec: &DramSpec, reqs: &[(u64, u64, bool)], step: u64) {
     let mut horizon = 0;
     while horizon < t {
         let bound = ch.next_activity(spec);
-        let before = out.len();
+        let (before, issued, event) = (out.len(), log.len(), ch.next_event());
+        let first_push = late.front().map_or(u64::MAX, |f| f.0);
         horizon = (horizon + step).min(t);
+        // Requests are pushed only when the horizon comes to them.
+        while late.front().is_some_and(|f| f.0 < horizon) {
+            let (at, addr, write, tag) = late.pop_front().unwrap();
+            ch.push(at, addr, write, tag);
+        }
         ch.advance_logged(spec, horizon, &mut out, &mut log);
+        if let Some(first) = log.get(issued) {
+            assert!(
+                first.tick >= event.min(first_push),
+                "{first:?} before the bound {event}"
+            );
+        }
         if let Some(first) = out.get(before) {
             assert!(
-                first.0 >= bound,
+                first.0 >= bound.min(first_push),
                 "completion at {} before the bound {bound}",
                 first.0
             );
@@ -728,7 +740,7 @@ fn requests() -> impl Strategy<Value = Vec<(u64, u64, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
     fn channel_equals_twin(

@@ -11,7 +11,7 @@
 //!     60      -  the stored payload, to the end
 //! ```
 //!
-//! The payload of version 1 is [`wire_v1::Wire`] in bincode 2 (variable-length integers,
+//! The payload of version 1 is `Wire` (`container/wire_v1.rs`) in bincode 2 (variable-length integers,
 //! little-endian). Nothing in it nests: statements are listed depth first, each with its number of
 //! children, and the nodes of all expressions stand in one list in prefix order, so that reading a
 //! hostile container takes neither deep recursion nor more memory than its size accounts for.

@@ -1,7 +1,7 @@
 //! What an integer expression means.
 //!
 //! [`unary`] and [`binary`] are the one definition of every operator; [`eval`] walks a tree and is
-//! the plain reference that the compiled form of [`crate::code`] is tested against.
+//! the plain reference that the compiled form of `code.rs` is tested against.
 
 use crate::error::ErrorCode;
 use crate::model::{BinaryOp, Expr, UnaryOp};

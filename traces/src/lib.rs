@@ -44,7 +44,7 @@
 //! # Ok::<(), tilesim_traces::TraceError>(())
 //! ```
 //!
-//! Where to look: [`model`] the data; [`expr`] what an operator means; [`validate`] which traces are
+//! Where to look: [`model`] the data; [`expr`] what an operator means; [`mod@validate`] which traces are
 //! well-formed; [`bind`] and [`expand`] launches and work-items; [`text`] (with `GRAMMAR.md`),
 //! [`container`] and [`json`] the encodings, [`load`] all of them at once; [`mod@digest`] identity;
 //! [`error`] every way to be wrong; [`limits`] how much is too much.

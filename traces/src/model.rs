@@ -1,7 +1,7 @@
 //! The data model of a trace: what ONE work-item of a kernel does.
 //!
 //! Everything here is plain data. A `Trace` may come from a stranger, so nothing in this module is
-//! trusted until [`crate::validate`] has accepted it.
+//! trusted until [`crate::validate()`] has accepted it.
 
 use serde::{Deserialize, Serialize};
 

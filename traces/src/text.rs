@@ -1,6 +1,6 @@
 //! The readable form of a trace; `GRAMMAR.md` beside this crate describes it.
 //!
-//! For every valid trace, parsing what [`print`] writes gives the trace back, exactly. Comments are
+//! For every valid trace, parsing what [`print()`] writes gives the trace back, exactly. Comments are
 //! for people: they do not survive.
 
 use crate::model::Unit;

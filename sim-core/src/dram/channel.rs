@@ -270,12 +270,12 @@ fn hash(addr: u64) -> usize {
 #[inline]
 fn set(mask: &mut [u64; WORDS], bit: usize, on: bool) {
     let (w, b) = (bit >> 6 & (WORDS - 1), bit & 63);
-    mask[w] = mask[w] & !(1 << b) | u64::from(on) << b;
+    mask[w] = mask[w] & !1u64.wrapping_shl(b as u32) | u64::from(on).wrapping_shl(b as u32);
 }
 
 #[inline]
 fn get(mask: &[u64; WORDS], bit: usize) -> bool {
-    mask[bit >> 6 & (WORDS - 1)] >> (bit & 63) & 1 != 0
+    mask[bit >> 6 & (WORDS - 1)].wrapping_shr(bit as u32 & 63) & 1 != 0
 }
 
 impl Exact {
@@ -634,7 +634,7 @@ impl Exact {
         false
     }
 
-    #[inline]
+    #[inline(always)]
     fn enqueue(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<(u64, u32)>) -> bool {
         let d = usize::from(f.write);
         let (bank, row) = spec.map.bank_row(f.addr);
@@ -849,7 +849,7 @@ impl Exact {
     }
 
     /// Applies the timing rules of a command to one bank.
-    #[inline]
+    #[inline(always)]
     fn touch(&mut self, spec: &DramSpec, cmd: Cmd, bank: usize, t: u64) {
         let tb = &spec.table;
         let e = &tb.effects[cmd as usize];
@@ -969,7 +969,7 @@ impl Exact {
     }
 
     /// A bank may have become a candidate of `class` in direction `d`: keeps the known best right.
-    #[inline]
+    #[inline(always)]
     fn compete_as(&mut self, spec: &DramSpec, class: u8, d: usize, b: usize, t: u64) {
         if d != usize::from(self.write_mode) || self.stale & class != 0 {
             return;
@@ -1005,12 +1005,18 @@ impl Exact {
     #[inline]
     fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64, also: u8) {
         let delays = &spec.table.effects[cmd as usize].delays;
-        let mut stale = self.stale | also;
-        for i in 0..4 {
-            let best = &self.best[i];
-            stale |= u8::from(best.bank == b || best.time < t.wrapping_add(delays[i])) << i;
-        }
-        self.stale = stale;
+        let hit = |best: &Best, delay: u64, class: u8| {
+            if best.bank == b || best.time < t.wrapping_add(delay) {
+                class
+            } else {
+                0
+            }
+        };
+        self.stale |= also
+            | hit(&self.best[0], delays[0], timing::COL)
+            | hit(&self.best[1], delays[1], timing::PRE)
+            | hit(&self.best[2], delays[2], timing::ACT)
+            | hit(&self.best[3], delays[3], timing::ACTIVE);
     }
 
     /// The best candidate of `class` from clock `t` on.
@@ -1337,7 +1343,7 @@ impl Exact {
         i
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave_queue(&mut self, i: u16, t: u64) {
         let e = &self.entries[i as usize];
         let (d, addr) = (usize::from(e.write), e.addr);
@@ -1352,7 +1358,7 @@ impl Exact {
 
     // ---- issue -----------------------------------------------------------------------------------------------------
 
-    #[inline]
+    #[inline(always)]
     fn count_first(&mut self, spec: &DramSpec, i: u16, cmd: Cmd, t: u64) {
         let e = &mut self.entries[i as usize];
         if matches!(cmd, Cmd::Pre | Cmd::Act) && e.opened == 0 {
@@ -1746,7 +1752,7 @@ impl Exact {
         self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
     }
 
-    #[inline]
+    #[inline(always)]
     fn best_row<const HALF: bool>(&mut self, spec: &DramSpec, free: bool, t: u64) -> Cand {
         if free {
             let pre = self.find::<HALF>(spec, timing::PRE, t);

@@ -332,7 +332,7 @@ impl DramSpec {
             "LPDDR5" => (Bus::Lpddr, false),
             "HBM12" => (Bus::Dual, false),
             "HBM34" => (Bus::DualHalf, false),
-            "HBM" => (Bus::Dual, true),
+            "HBM" => (Bus::Dual, false),
             _ => return Err(kind.err("expected GenericDDR, LPDDR5, HBM12, HBM34 or HBM")),
         };
         if let Some(p) = c.opt("plugins")

@@ -109,6 +109,7 @@ struct RawDram {
     channels: u32,
     request_bytes: u32,
     channel_map: ChannelMap,
+    reply_port: ReplyPort,
     #[serde(flatten)]
     model: RawDramModel,
 }
@@ -311,6 +312,7 @@ impl TryFrom<RawMachine> for Machine {
                 channels: raw.dram.channels,
                 request_bytes: raw.dram.request_bytes,
                 channel_map: raw.dram.channel_map,
+                reply_port: raw.dram.reply_port,
                 model: match raw.dram.model {
                     RawDramModel::Simple {
                         latency_cycles,
@@ -409,6 +411,7 @@ impl TryFrom<&Machine> for RawMachine {
                 channels: machine.dram.channels,
                 request_bytes: machine.dram.request_bytes,
                 channel_map: machine.dram.channel_map,
+                reply_port: machine.dram.reply_port,
                 model: match &machine.dram.model {
                     DramModel::Simple {
                         latency,

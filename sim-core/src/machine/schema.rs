@@ -467,6 +467,20 @@ pub const KEYS: &[Key] = &[
         doc: "How a memory line picks its channel.",
     },
     Key {
+        path: "dram.reply_port",
+        kind: Kind::Choice(&[
+            ("channel", "channel mod ports"),
+            (
+                "inner_line",
+                "the channel that the line's number inside its channel would map to, mod ports",
+            ),
+        ]),
+        unit: "",
+        absent: Absent::Default("\"channel\""),
+        only_if: None,
+        doc: "Which port of its core a reply goes to.",
+    },
+    Key {
         path: "dram.model",
         kind: Kind::Choice(&[
             ("simple", "a fixed latency under a bandwidth cap"),

@@ -157,6 +157,8 @@ pub struct DramConfig {
     pub request_bytes: u32,
     /// How a line number picks its channel.
     pub channel_map: ChannelMap,
+    /// Which port of its core a reply goes to.
+    pub reply_port: ReplyPort,
     /// How one channel serves requests.
     pub model: DramModel,
 }
@@ -169,6 +171,18 @@ pub enum ChannelMap {
     Interleave,
     /// The irreducible-polynomial XOR hash of GPGPU-Sim.
     Ipoly,
+}
+
+/// Which port of its core a reply goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyPort {
+    /// Channel mod ports.
+    Channel,
+    /// As if the line's number inside its channel were a line number: its channel mod ports. What
+    /// PyTorchSim's simulator does with Ramulator, where a request's address is replaced by the one
+    /// inside the channel; replies of neighbouring lines then meet at one port.
+    InnerLine,
 }
 
 /// How one DRAM channel serves requests.

@@ -138,8 +138,10 @@ impl Channels {
                 b.fed[channel] = fed + 1;
                 let addr = packet.line * b.tx_bytes;
                 let write = packet.write;
-                // From here on `pushed` is the DRAM step of arrival and `line` the NoC steps so far.
-                let packet = Packet { line: step - packet.pushed, pushed: at, ..packet };
+                // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
+                // verdict, since all that is asked later is whether it outweighs DRAM's.
+                let noc = (step - packet.pushed).min(255) as u8;
+                let packet = Packet { cause: noc, pushed: at, ..packet };
                 let tag = b.packets.insert(packet);
                 b.channels[channel].push(fed + 1, addr, write, tag);
             }
@@ -166,7 +168,7 @@ impl Channels {
                 let returned = tick.max(b.returned[channel]);
                 b.returned[channel] = returned + 1;
                 let spent = tick.saturating_sub(packet.pushed);
-                let cause = if packet.line > spent {
+                let cause = if u64::from(packet.cause) > spent {
                     Cause::Noc
                 } else if spent > b.unloaded {
                     Cause::DramQueue

@@ -12,6 +12,7 @@
 //! unlimited, as in the reference).
 
 pub mod arbiter;
+mod calendar;
 pub mod channel_map;
 pub mod channels;
 mod flights;

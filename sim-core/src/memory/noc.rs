@@ -6,10 +6,12 @@
 use std::collections::VecDeque;
 
 use super::arbiter::{Arbiter, Packet};
+use super::calendar::Calendar;
+use super::channel_map::ChannelMapper;
 use super::channels::{Channels, Reply};
 use super::flights::Flights;
 use super::slab::Slab;
-use crate::machine::{Machine, NocSpec};
+use crate::machine::{Machine, NocSpec, ReplyPort};
 use crate::noc::{Delivery, FlitNetwork, FlitNetworkSpec, PacketKind};
 use crate::stack::Cause;
 
@@ -19,8 +21,7 @@ const CONTROL_BYTES: u32 = 8;
 /// Everything from the cores' ports on.
 #[derive(Debug)]
 pub struct Noc {
-    ports: u32,
-    channels: u32,
+    rule: PortRule,
     network: Network,
     pub(super) dram: Channels,
     pub(super) flights: Flights,
@@ -38,12 +39,25 @@ enum Replies {
     /// Every port hears from one channel only: a queue needs no arbitration. First free step per
     /// (core, port).
     Direct { latency: u64, free: Vec<u64> },
-    /// Ports with several channels behind them.
-    Shared {
-        ports: Vec<Arbiter>,
-        /// Replies whose push step lies ahead, per (core, channel).
-        coming: Vec<VecDeque<Packet>>,
-    },
+    /// Ports that several channels send to; replies whose push lies ahead wait in the calendar.
+    Shared { ports: Vec<Arbiter>, coming: Calendar<(u32, Packet)> },
+}
+
+/// Which port of its core a reply goes to.
+#[derive(Clone, Debug)]
+struct PortRule {
+    ports: u32,
+    by_line: Option<ChannelMapper>,
+}
+
+impl PortRule {
+    #[inline]
+    fn port(&self, channel: u32, packet: &Packet) -> u32 {
+        match &self.by_line {
+            None => channel % self.ports,
+            Some(map) => map.locate(packet.line).0 % self.ports,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -55,6 +69,7 @@ struct Flit {
     requests: VecDeque<(Packet, u32)>,
     /// Replies not yet pushed, per channel, by step.
     replies: Vec<VecDeque<(Packet, Cause)>>,
+    first_channel: u32,
     control_flits: u32,
     data_flits: u32,
     out: Vec<Delivery>,
@@ -66,20 +81,26 @@ impl Noc {
         let cores = machine.cores.count;
         let ports = machine.cores.injection_ports;
         let channels = machine.dram.channels;
+        let rule = PortRule {
+            ports,
+            by_line: match machine.dram.reply_port {
+                ReplyPort::Channel => None,
+                ReplyPort::InnerLine => {
+                    Some(ChannelMapper::new(machine.dram.channel_map, channels))
+                }
+            },
+        };
         let network = match &machine.noc {
             NocSpec::Simple { latency } => {
                 let latency = u64::from(*latency);
-                let replies = if channels <= ports {
+                let replies = if channels <= ports && rule.by_line.is_none() {
                     Replies::Direct { latency, free: vec![0; (cores * ports) as usize] }
                 } else {
                     Replies::Shared {
                         ports: (0..cores * ports)
-                            .map(|p| {
-                                let sources = (channels + ports - 1 - p % ports) / ports;
-                                Arbiter::new(sources, latency)
-                            })
+                            .map(|_| Arbiter::new(channels, latency))
                             .collect(),
-                        coming: vec![VecDeque::new(); (cores * channels) as usize],
+                        coming: Calendar::new(),
                     }
                 };
                 Network::Simple {
@@ -96,6 +117,7 @@ impl Noc {
                     packets: Slab::new(),
                     requests: VecDeque::new(),
                     replies: vec![VecDeque::new(); channels as usize],
+                    first_channel: cores * ports,
                     control_flits: spec.flits(CONTROL_BYTES),
                     data_flits: spec.flits(machine.dram.request_bytes),
                     out: Vec::new(),
@@ -103,18 +125,18 @@ impl Noc {
                 }))
             }
         };
-        Noc { ports, channels, network, dram: Channels::new(machine), flights }
+        Noc { rule, network, dram: Channels::new(machine), flights }
     }
 
     /// A core's port pushes a request for `channel`.
     #[inline]
     pub fn push(&mut self, channel: u32, packet: Packet) {
-        let Noc { network, dram, flights, ports, channels } = self;
+        let Noc { network, dram, flights, rule } = self;
         match network {
             Network::Simple { requests, replies } => {
                 requests[channel as usize].push(packet, |step, packet| {
                     dram.accept(channel as usize, step, packet, |reply| {
-                        replies.push(reply, *ports, *channels, flights);
+                        replies.push(reply, rule, flights);
                     });
                 });
             }
@@ -125,22 +147,21 @@ impl Noc {
     /// Work everything that follows from pushes before NoC step `horizon`. Returns the first NoC
     /// step in which a core's port may take a reply that is not yet known.
     pub fn advance(&mut self, horizon: u64) -> u64 {
-        let Noc { network, dram, flights, ports, channels } = self;
-        let (ports, channels) = (*ports, *channels);
+        let Noc { network, dram, flights, rule } = self;
         match network {
             Network::Simple { requests, replies } => {
                 for (channel, port) in requests.iter_mut().enumerate() {
                     if !port.is_idle() {
                         port.serve(horizon, |step, packet| {
                             dram.accept(channel, step, packet, |reply| {
-                                replies.push(reply, ports, channels, flights);
+                                replies.push(reply, rule, flights);
                             });
                         });
                     }
                 }
-                dram.advance(horizon, |reply| replies.push(reply, ports, channels, flights));
+                dram.advance(horizon, |reply| replies.push(reply, rule, flights));
                 let unknown = dram.earliest_reply(horizon);
-                replies.serve(unknown, ports, channels, flights);
+                replies.serve(unknown, rule.ports, flights);
                 // A reply pushed to an idle port leaves after the latency, one behind another in
                 // the step after it; shared ports are served up to `unknown`.
                 match replies {
@@ -150,7 +171,7 @@ impl Noc {
                 .saturating_add(1)
             }
             Network::Flit(flit) => {
-                flit.advance(horizon, ports, channels, dram, flights);
+                flit.advance(horizon, rule, dram, flights);
                 flit.net.now().saturating_add(1)
             }
         }
@@ -160,55 +181,45 @@ impl Noc {
 impl Replies {
     /// A channel hands over a reply.
     #[inline]
-    fn push(&mut self, reply: Reply, ports: u32, channels: u32, flights: &mut Flights) {
+    fn push(&mut self, reply: Reply, rule: &PortRule, flights: &mut Flights) {
         let (channel, push, packet, cause) = reply;
-        let core = packet.source / ports;
+        let core = packet.source / rule.ports;
+        let port = rule.port(channel as u32, &packet);
         match self {
             Replies::Direct { latency, free } => {
-                let port = channel as u32 % ports;
-                let free = &mut free[(core * ports + port) as usize];
+                let free = &mut free[(core * rule.ports + port) as usize];
                 let leave = if push < *free { *free } else { push + *latency };
                 *free = leave + 1;
                 flights.deliver(leave + 1, port, packet.transfer, cause);
             }
             Replies::Shared { coming, .. } => {
-                let packet = Packet {
-                    source: channel as u32 / ports,
+                let reply = Packet {
+                    source: channel as u32,
                     cause: cause as u8,
                     pushed: push,
                     ..packet
                 };
-                coming[(core * channels) as usize + channel].push_back(packet);
+                coming.push(push, (core * rule.ports + port, reply));
             }
         }
     }
 
     /// Serve shared ports before `horizon`, every reply pushed before it being known.
-    fn serve(&mut self, horizon: u64, ports: u32, channels: u32, flights: &mut Flights) {
+    fn serve(&mut self, horizon: u64, ports: u32, flights: &mut Flights) {
         let Replies::Shared { ports: arbiters, coming } = self else { return };
+        coming.take(horizon, |_, (index, packet)| {
+            arbiters[index as usize].push(packet, |step, p| {
+                let cause = Cause::ALL[p.cause as usize];
+                flights.deliver(step + 1, index % ports, p.transfer, cause);
+            });
+        });
         for (index, arbiter) in arbiters.iter_mut().enumerate() {
-            let (core, port) = (index as u32 / ports, index as u32 % ports);
-            let row = (core * channels) as usize;
-            let queues = &mut coming[row..row + channels as usize];
-            loop {
-                let mut best: Option<(u64, usize)> = None;
-                for channel in (port as usize..queues.len()).step_by(ports as usize) {
-                    if let Some(packet) = queues[channel].front() {
-                        if packet.pushed < horizon && best.is_none_or(|(b, _)| packet.pushed < b) {
-                            best = Some((packet.pushed, channel));
-                        }
-                    }
-                }
-                let Some(packet) = best.and_then(|(_, channel)| queues[channel].pop_front()) else {
-                    break;
-                };
-                arbiter.push(packet, |step, p| {
-                    flights.deliver(step + 1, port, p.transfer, Cause::ALL[p.cause as usize]);
+            if !arbiter.is_idle() {
+                arbiter.serve(horizon, |step, p| {
+                    let cause = Cause::ALL[p.cause as usize];
+                    flights.deliver(step + 1, index as u32 % ports, p.transfer, cause);
                 });
             }
-            arbiter.serve(horizon, |step, p| {
-                flights.deliver(step + 1, port, p.transfer, Cause::ALL[p.cause as usize]);
-            });
         }
     }
 }
@@ -217,16 +228,15 @@ impl Flit {
     fn advance(
         &mut self,
         horizon: u64,
-        ports: u32,
-        channels: u32,
+        rule: &PortRule,
         dram: &mut Channels,
         flights: &mut Flights,
     ) {
-        let first_channel = self.spec.nodes() - channels;
+        let first_channel = self.first_channel;
         while self.net.now() < horizon {
             // Replies are known up to here; requests up to `horizon`.
             let until = horizon.min(dram.earliest_reply(self.net.now()));
-            self.push_before(until, ports, first_channel);
+            self.push_before(until, rule);
             let mut out = std::mem::take(&mut self.out);
             self.net.advance(&self.spec, until, &mut out);
             for d in &out {
@@ -238,7 +248,7 @@ impl Flit {
                         self.replies[channel].push_back((packet, cause));
                     });
                 } else {
-                    flights.deliver(d.cycle + 1, d.dst % ports, packet.transfer, cause);
+                    flights.deliver(d.cycle + 1, d.dst % rule.ports, packet.transfer, cause);
                 }
             }
             out.clear();
@@ -251,7 +261,8 @@ impl Flit {
     }
 
     /// Hand the network every packet pushed before `until`: by step, cores' ports before channels.
-    fn push_before(&mut self, until: u64, ports: u32, first_channel: u32) {
+    fn push_before(&mut self, until: u64, rule: &PortRule) {
+        let first_channel = self.first_channel;
         loop {
             let request = self.requests.front().map_or(u64::MAX, |(p, _)| p.pushed);
             let mut reply = (u64::MAX, 0);
@@ -281,7 +292,8 @@ impl Flit {
                     false => (PacketKind::ReadReply, self.data_flits),
                 };
                 let tag = self.packets.insert((packet, cause));
-                let node = packet.source / ports * ports + reply.1 as u32 % ports;
+                let port = rule.port(reply.1 as u32, &packet);
+                let node = packet.source / rule.ports * rule.ports + port;
                 let ends = (first_channel + reply.1 as u32, node);
                 self.net.push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
             }

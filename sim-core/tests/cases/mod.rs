@@ -18,7 +18,7 @@ use proptest::option;
 use proptest::prelude::*;
 use tilesim_core::machine::{
     ArraySplit, ChannelMap, Clocks, ComputeIssue, CoreSpec, DispatchPolicy, DramConfig, DramModel,
-    Machine, NocSpec, Residency,
+    Machine, NocSpec, ReplyPort, Residency,
 };
 use tilesim_traces::LaunchArgs;
 use tilesim_traces::model::*;
@@ -366,6 +366,7 @@ impl Recipe {
             dram: DramConfig {
                 channels: r.channels.into(),
                 request_bytes: [32, 64, 32, 16][r.request_bytes as usize],
+                reply_port: ReplyPort::Channel,
                 channel_map: if r.ipoly {
                     ChannelMap::Ipoly
                 } else {

@@ -13,7 +13,10 @@ struct Row {
 }
 
 fn rows() -> Vec<Row> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/noc/results_booksim2.csv");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/golden/noc/results_booksim2.csv"
+    );
     let text = std::fs::read_to_string(path).unwrap();
     text.lines()
         .skip(1)
@@ -55,7 +58,11 @@ fn check(net: &str, saturation: f64) {
         let window = if row.rate < 0.1 { 40_000 } else { 10_000 };
         let m = uniform(&spec, row.flits, row.rate, 3000, window, 1);
         let off = m.latency / latency - 1.0;
-        let tolerance = if row.rate <= 0.7 * saturation { 0.03 } else { 0.08 };
+        let tolerance = if row.rate <= 0.7 * saturation {
+            0.03
+        } else {
+            0.08
+        };
         assert!(
             off.abs() <= tolerance,
             "{net}, {} flits, rate {}: latency {:.3} against {latency} ({:+.2} %)",
@@ -67,7 +74,11 @@ fn check(net: &str, saturation: f64) {
         // The reference draws its own load: few packets at the lowest rates.
         if row.rate >= 0.05 {
             let accepted = row.accepted.unwrap();
-            assert!((m.accepted / accepted - 1.0).abs() <= 0.03, "{} {accepted}", m.accepted);
+            assert!(
+                (m.accepted / accepted - 1.0).abs() <= 0.03,
+                "{} {accepted}",
+                m.accepted
+            );
         }
         count += 1;
     }
@@ -97,11 +108,23 @@ fn the_mesh_saturates_where_booksim_does() {
     let spec = spec("mesh8x8");
     for flits in [1, 4] {
         let stable = uniform(&spec, flits, 0.40, 3000, 10_000, 1);
-        assert!((stable.accepted - 0.40).abs() < 0.005, "{}", stable.accepted);
+        assert!(
+            (stable.accepted - 0.40).abs() < 0.005,
+            "{}",
+            stable.accepted
+        );
         let beyond = uniform(&spec, flits, 0.45, 10_000, 10_000, 1);
         assert!(beyond.latency > 500.0, "{}", beyond.latency);
-        assert!((0.40..0.45).contains(&beyond.accepted), "{}", beyond.accepted);
-        assert!((beyond.accepted / 0.425 - 1.0).abs() < 0.06, "{}", beyond.accepted);
+        assert!(
+            (0.40..0.45).contains(&beyond.accepted),
+            "{}",
+            beyond.accepted
+        );
+        assert!(
+            (beyond.accepted / 0.425 - 1.0).abs() < 0.06,
+            "{}",
+            beyond.accepted
+        );
     }
 }
 
@@ -111,13 +134,17 @@ fn the_mesh_saturates_where_booksim_does() {
 fn the_knee_of_the_mesh() {
     let spec = spec("mesh8x8");
     let mean = |rate| {
-        let runs: Vec<f64> =
-            (0..5).map(|seed| uniform(&spec, 4, rate, 3000, 7000, 100 + seed).latency).collect();
+        let runs: Vec<f64> = (0..5)
+            .map(|seed| uniform(&spec, 4, rate, 3000, 7000, 100 + seed).latency)
+            .collect();
         (runs.iter().sum::<f64>() / 5.0, runs)
     };
     let reference = 96.0708;
     let (at, runs) = mean(0.40);
-    assert!((at / reference - 1.0).abs() > 0.03, "closed: drop the deviation");
+    assert!(
+        (at / reference - 1.0).abs() > 0.03,
+        "closed: drop the deviation"
+    );
     assert!((at / reference - 1.0).abs() < 0.25, "{at}");
     assert!(runs.iter().any(|r| *r > 0.9 * reference), "{runs:?}");
     assert!(mean(0.40 * 1.02).0 > reference);

@@ -33,11 +33,16 @@ const CHIPLET: Topology = Topology::Chiplet {
 /// 4 cycles a router, 2 more, and one for each flit after the first.
 #[test]
 fn zero_load_latency_is_exact_for_every_pair() {
-    for topology in
-        [Topology::Mesh { k: 8, n: 2 }, Topology::Fly { k: 4, n: 3 }, Topology::Crossbar { ports: 64 }]
-    {
+    for topology in [
+        Topology::Mesh { k: 8, n: 2 },
+        Topology::Fly { k: 4, n: 3 },
+        Topology::Crossbar { ports: 64 },
+    ] {
         let spec = spec(topology, |_| ());
-        assert_eq!(FlitNetwork::min_latency(&spec), 6 + 4 * (u64::from(spec.hops(0, 0)) - 1));
+        assert_eq!(
+            FlitNetwork::min_latency(&spec),
+            6 + 4 * (u64::from(spec.hops(0, 0)) - 1)
+        );
         for src in 0..64u32 {
             for dst in 0..64 {
                 let hops = match spec.params().topology {
@@ -77,7 +82,9 @@ fn every_delay_counts() {
 #[test]
 fn one_flit_per_link_per_cycle() {
     for (delay, first) in [(0, 6), (1, 7)] {
-        let spec = spec(Topology::Crossbar { ports: 2 }, |p| p.router.routing_delay = delay);
+        let spec = spec(Topology::Crossbar { ports: 2 }, |p| {
+            p.router.routing_delay = delay
+        });
         let stream: Vec<_> = (0..50).map(|_| (0, 0, 1, 1)).collect();
         let expect: Vec<_> = (0..50).map(|k| (first + k, 1, k as u32)).collect();
         assert_eq!(run(&spec, &stream), expect);
@@ -156,7 +163,12 @@ fn one_channel_keeps_the_order_of_each_pair() {
     let pushes: Vec<(u64, u32, u32, u32)> = (0..4000)
         .map(|k| {
             let flits = 1 + random.below(4) as u32;
-            (k / 3, random.below(16) as u32, random.below(16) as u32, flits)
+            (
+                k / 3,
+                random.below(16) as u32,
+                random.below(16) as u32,
+                flits,
+            )
         })
         .collect();
     let mut last = std::collections::HashMap::new();
@@ -176,7 +188,13 @@ fn equal_states_have_equal_futures() {
             for src in 0..4 {
                 if (k + src) % 3 == 0 {
                     let dst = 8 + ((k / 3 + src) % 8) as u32;
-                    network.push(from + k, src as u32, dst, 1 + (k % 2) as u32, (k * 8 + src) as u32);
+                    network.push(
+                        from + k,
+                        src as u32,
+                        dst,
+                        1 + (k % 2) as u32,
+                        (k * 8 + src) as u32,
+                    );
                 }
             }
         }
@@ -226,7 +244,12 @@ fn portions_do_not_matter() {
             if random.below(50) == 0 {
                 at += 1 << 40;
             }
-            (at, random.below(9) as u32, random.below(9) as u32, 1 + random.below(3) as u32)
+            (
+                at,
+                random.below(9) as u32,
+                random.below(9) as u32,
+                1 + random.below(3) as u32,
+            )
         })
         .collect();
     let mut whole = FlitNetwork::new(&spec);

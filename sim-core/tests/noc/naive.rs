@@ -60,6 +60,9 @@ struct Router {
     lane: Vec<usize>,
 }
 
+/// Output port by router and destination.
+type Route = Box<dyn Fn(usize, usize) -> usize>;
+
 struct Packet {
     dst: usize,
     flits: u32,
@@ -109,7 +112,11 @@ fn allocate(
     let mut result = vec![];
     let swap = kind == Allocator::SeparableInputFirst;
     for &(i, o) in requests {
-        if swap { first.entry(i).or_default().push(o) } else { first.entry(o).or_default().push(i) }
+        if swap {
+            first.entry(i).or_default().push(o)
+        } else {
+            first.entry(o).or_default().push(i)
+        }
     }
     for (side, candidates) in first {
         let ptr = if swap { in_ptr[side] } else { out_ptr[side] };
@@ -135,157 +142,217 @@ impl Naive {
         let lat = u64::from(p.link_latency);
         let mut links: Vec<Link> = vec![];
         let mut add = |from, to, latency: u64, cycles_per_flit: u64| {
-            links.push(Link { from, to, latency, cycles_per_flit });
+            links.push(Link {
+                from,
+                to,
+                latency,
+                cycles_per_flit,
+            });
         };
         // Ports per router, and the route as a closure over coordinates.
-        let (ports, nodes, route): (Vec<usize>, usize, Box<dyn Fn(usize, usize) -> usize>) =
-            match &params.topology {
-                Topology::Crossbar { ports } => {
-                    let ports = *ports as usize;
-                    for n in 0..ports {
-                        add(End::Node(n), End::Port(0, n), lat, 1);
-                        add(End::Port(0, n), End::Node(n), lat, 1);
-                    }
-                    (vec![ports], ports, Box::new(|_, dst| dst))
+        let (ports, nodes, route): (Vec<usize>, usize, Route) = match &params.topology {
+            Topology::Crossbar { ports } => {
+                let ports = *ports as usize;
+                for n in 0..ports {
+                    add(End::Node(n), End::Port(0, n), lat, 1);
+                    add(End::Port(0, n), End::Node(n), lat, 1);
                 }
-                Topology::Fly { k, n } => {
-                    // Written with digit vectors: at stage s the wire's address has its digit s
-                    // (from the top) replaced by the destination's.
-                    let (k, n) = (*k as usize, *n as usize);
-                    let nodes = k.pow(n as u32);
-                    let per = nodes / k;
-                    let digits = move |mut x: usize| {
-                        let mut d = vec![0; n];
-                        for i in (0..n).rev() {
-                            d[i] = x % k;
-                            x /= k;
-                        }
-                        d
-                    };
-                    let value = move |d: &[usize]| d.iter().fold(0, |v, x| v * k + x);
-                    for node in 0..nodes {
-                        add(End::Node(node), End::Port(node / k, node % k), lat, 1);
+                (vec![ports], ports, Box::new(|_, dst| dst))
+            }
+            Topology::Fly { k, n } => {
+                // Written with digit vectors: at stage s the wire's address has its digit s
+                // (from the top) replaced by the destination's.
+                let (k, n) = (*k as usize, *n as usize);
+                let nodes = k.pow(n as u32);
+                let per = nodes / k;
+                let digits = move |mut x: usize| {
+                    let mut d = vec![0; n];
+                    for i in (0..n).rev() {
+                        d[i] = x % k;
+                        x /= k;
+                    }
+                    d
+                };
+                let value = move |d: &[usize]| d.iter().fold(0, |v, x| v * k + x);
+                for node in 0..nodes {
+                    add(End::Node(node), End::Port(node / k, node % k), lat, 1);
+                    add(
+                        End::Port((n - 1) * per + node / k, node % k),
+                        End::Node(node),
+                        lat,
+                        1,
+                    );
+                }
+                for stage in 0..n.saturating_sub(1) {
+                    for wire in 0..nodes {
+                        // wire = router address (n-1 digits) and port; the permutation swaps
+                        // digit `stage` of the wire with its last.
+                        let mut d = digits(wire);
+                        d.swap(stage, n - 1);
+                        let to = value(&d);
                         add(
-                            End::Port((n - 1) * per + node / k, node % k),
-                            End::Node(node),
+                            End::Port(stage * per + wire / k, wire % k),
+                            End::Port((stage + 1) * per + to / k, to % k),
                             lat,
                             1,
                         );
                     }
-                    for stage in 0..n.saturating_sub(1) {
-                        for wire in 0..nodes {
-                            // wire = router address (n-1 digits) and port; the permutation swaps
-                            // digit `stage` of the wire with its last.
-                            let mut d = digits(wire);
-                            d.swap(stage, n - 1);
-                            let to = value(&d);
+                }
+                (
+                    vec![k; n * per],
+                    nodes,
+                    Box::new(move |r, dst| digits(dst)[r / per]),
+                )
+            }
+            Topology::Mesh { k, n } => {
+                let (k, n) = (*k as usize, *n as usize);
+                let nodes = k.pow(n as u32);
+                for at in 0..nodes {
+                    let mut step = 1;
+                    for d in 0..n {
+                        if at / step % k + 1 < k {
                             add(
-                                End::Port(stage * per + wire / k, wire % k),
-                                End::Port((stage + 1) * per + to / k, to % k),
+                                End::Port(at, 2 * d),
+                                End::Port(at + step, 2 * d + 1),
+                                lat,
+                                1,
+                            );
+                            add(
+                                End::Port(at + step, 2 * d + 1),
+                                End::Port(at, 2 * d),
                                 lat,
                                 1,
                             );
                         }
+                        step *= k;
                     }
-                    (
-                        vec![k; n * per],
-                        nodes,
-                        Box::new(move |r, dst| digits(dst)[r / per]),
-                    )
+                    add(End::Node(at), End::Port(at, 2 * n), lat, 1);
+                    add(End::Port(at, 2 * n), End::Node(at), lat, 1);
                 }
-                Topology::Mesh { k, n } => {
-                    let (k, n) = (*k as usize, *n as usize);
-                    let nodes = k.pow(n as u32);
-                    for at in 0..nodes {
-                        let mut step = 1;
+                (
+                    vec![2 * n + 1; nodes],
+                    nodes,
+                    Box::new(move |mut at, mut dst| {
                         for d in 0..n {
-                            if at / step % k + 1 < k {
-                                add(
-                                    End::Port(at, 2 * d),
-                                    End::Port(at + step, 2 * d + 1),
-                                    lat,
-                                    1,
-                                );
-                                add(
-                                    End::Port(at + step, 2 * d + 1),
-                                    End::Port(at, 2 * d),
-                                    lat,
-                                    1,
-                                );
+                            if at % k < dst % k {
+                                return 2 * d;
                             }
-                            step *= k;
-                        }
-                        add(End::Node(at), End::Port(at, 2 * n), lat, 1);
-                        add(End::Port(at, 2 * n), End::Node(at), lat, 1);
-                    }
-                    (
-                        vec![2 * n + 1; nodes],
-                        nodes,
-                        Box::new(move |mut at, mut dst| {
-                            for d in 0..n {
-                                if at % k < dst % k {
-                                    return 2 * d;
-                                }
-                                if at % k > dst % k {
-                                    return 2 * d + 1;
-                                }
-                                at /= k;
-                                dst /= k;
+                            if at % k > dst % k {
+                                return 2 * d + 1;
                             }
-                            2 * n
-                        }),
-                    )
-                }
-                Topology::Chiplet {
-                    cores,
-                    memories,
-                    links: count,
-                    link_latency,
-                    link_cycles_per_flit,
-                } => {
-                    let (c, m, l) = (*cores as usize, *memories as usize, *count as usize);
-                    let mut members = [vec![], vec![]];
-                    for n in 0..c {
-                        members[2 * n / c].push(n);
-                    }
-                    for n in 0..m {
-                        members[2 * n / m].push(c + n);
-                    }
-                    for (die, list) in members.iter().enumerate() {
-                        for (port, n) in list.iter().enumerate() {
-                            add(End::Node(*n), End::Port(die, port), lat, 1);
-                            add(End::Port(die, port), End::Node(*n), lat, 1);
+                            at /= k;
+                            dst /= k;
                         }
-                        for i in 0..l {
-                            let port = list.len() + i;
-                            add(
-                                End::Port(die, port),
-                                End::Port(1 - die, port),
-                                u64::from(*link_latency),
-                                u64::from(*link_cycles_per_flit),
-                            );
+                        2 * n
+                    }),
+                )
+            }
+            Topology::Chiplet {
+                cores,
+                memories,
+                links: count,
+                link_latency,
+                link_cycles_per_flit,
+            } => {
+                let (c, m, l) = (*cores as usize, *memories as usize, *count as usize);
+                let mut members = [vec![], vec![]];
+                for n in 0..c {
+                    members[2 * n / c].push(n);
+                }
+                for n in 0..m {
+                    members[2 * n / m].push(c + n);
+                }
+                for (die, list) in members.iter().enumerate() {
+                    for (port, n) in list.iter().enumerate() {
+                        add(End::Node(*n), End::Port(die, port), lat, 1);
+                        add(End::Port(die, port), End::Node(*n), lat, 1);
+                    }
+                    for i in 0..l {
+                        let port = list.len() + i;
+                        add(
+                            End::Port(die, port),
+                            End::Port(1 - die, port),
+                            u64::from(*link_latency),
+                            u64::from(*link_cycles_per_flit),
+                        );
+                    }
+                }
+                let ports = vec![members[0].len() + l; 2];
+                (
+                    ports,
+                    c + m,
+                    Box::new(move |die, dst| {
+                        members[die]
+                            .iter()
+                            .position(|n| *n == dst)
+                            .unwrap_or(members[die].len() + dst % l)
+                    }),
+                )
+            }
+            Topology::Graph { routers } => {
+                // Ports: nodes by number, then links by target; link inputs by source.
+                let mut ports: Vec<usize> = vec![];
+                let mut home = BTreeMap::new();
+                let mut out_port = BTreeMap::new();
+                for (r, router) in routers.iter().enumerate() {
+                    let mut list: Vec<_> = router.nodes.iter().collect();
+                    list.sort_by_key(|n| n.node);
+                    for (port, n) in list.iter().enumerate() {
+                        let (node, lat) = (n.node as usize, u64::from(n.latency));
+                        add(End::Node(node), End::Port(r, port), lat, 1);
+                        add(End::Port(r, port), End::Node(node), lat, 1);
+                        home.insert(node, (r, port));
+                    }
+                    ports.push(list.len() + router.links.len());
+                }
+                let mut inputs: Vec<usize> = routers.iter().map(|r| r.nodes.len()).collect();
+                for (r, router) in routers.iter().enumerate() {
+                    let mut list: Vec<_> = router.links.iter().collect();
+                    list.sort_by_key(|l| l.to);
+                    for (k, l) in list.iter().enumerate() {
+                        let (to, port) = (l.to as usize, router.nodes.len() + k);
+                        out_port.insert((r, to), port);
+                        let far = End::Port(to, inputs[to]);
+                        let width = u64::from(l.cycles_per_flit);
+                        add(End::Port(r, port), far, u64::from(l.latency), width);
+                        inputs[to] += 1;
+                    }
+                }
+                // Trees only: the next router is the neighbour on whose side the target is.
+                let count = routers.len();
+                let near = move |from: usize, to: usize| {
+                    let mut side = vec![None; count];
+                    let mut todo = vec![from];
+                    while let Some(at) = todo.pop() {
+                        for &(a, b) in out_port.keys() {
+                            if a == at && b != from && side[b].is_none() {
+                                side[b] = if at == from { Some(b) } else { side[at] };
+                                todo.push(b);
+                            }
                         }
                     }
-                    let ports = vec![members[0].len() + l; 2];
-                    (
-                        ports,
-                        c + m,
-                        Box::new(move |die, dst| {
-                            members[die]
-                                .iter()
-                                .position(|n| *n == dst)
-                                .unwrap_or(members[die].len() + dst % l)
-                        }),
-                    )
-                }
-                Topology::Graph { .. } => unimplemented!(),
-            };
+                    out_port[&(from, side[to].unwrap())]
+                };
+                let nodes = home.len();
+                let route = move |r: usize, dst: usize| {
+                    let (at, port) = home[&dst];
+                    if at == r { port } else { near(r, at) }
+                };
+                (ports, nodes, Box::new(route))
+            }
+        };
         let vcs = p.vcs as usize;
         let mut routers: Vec<Router> = ports
             .iter()
             .map(|&n| Router {
                 inputs: vec![
-                    vec![Vc { queue: VecDeque::new(), stage: Stage::Idle }; vcs];
+                    vec![
+                        Vc {
+                            queue: VecDeque::new(),
+                            stage: Stage::Idle
+                        };
+                        vcs
+                    ];
                     n
                 ],
                 out_links: vec![None; n],
@@ -310,8 +377,9 @@ impl Naive {
                 routers[r].in_links[i] = Some(l);
             }
         }
-        let route =
-            (0..routers.len()).map(|r| (0..nodes).map(|d| route(r, d)).collect()).collect();
+        let route = (0..routers.len())
+            .map(|r| (0..nodes).map(|d| route(r, d)).collect())
+            .collect();
         Naive {
             links,
             routers,
@@ -339,9 +407,18 @@ impl Naive {
         tag: u32,
         range: Option<VcRange>,
     ) {
-        let range = range.unwrap_or(VcRange { first: 0, last: self.p.vcs - 1 });
-        self.packets.push(Packet { dst: dst as usize, flits, tag, range });
-        self.future.push_back((at, src as usize, self.packets.len() - 1));
+        let range = range.unwrap_or(VcRange {
+            first: 0,
+            last: self.p.vcs - 1,
+        });
+        self.packets.push(Packet {
+            dst: dst as usize,
+            flits,
+            tag,
+            range,
+        });
+        self.future
+            .push_back((at, src as usize, self.packets.len() - 1));
     }
 
     pub fn advance(&mut self, horizon: u64, out: &mut Vec<Delivery>) {
@@ -372,13 +449,20 @@ impl Naive {
                     if flit.tail {
                         let packet = &self.packets[flit.packet];
                         assert_eq!(packet.dst, n);
-                        arrived.push(Delivery { cycle: now, dst: n as u32, tag: packet.tag });
+                        arrived.push(Delivery {
+                            cycle: now,
+                            dst: n as u32,
+                            tag: packet.tag,
+                        });
                     }
                 }
                 End::Port(r, i) => {
                     let vc = &mut self.routers[r].inputs[i][flit.vc];
                     vc.queue.push_back(flit);
-                    assert!(vc.queue.len() <= p.vc_buffer_flits as usize, "buffer overrun");
+                    assert!(
+                        vc.queue.len() <= p.vc_buffer_flits as usize,
+                        "buffer overrun"
+                    );
                     if vc.stage == Stage::Idle {
                         assert!(flit.head);
                         vc.stage = Stage::Routing(now);
@@ -402,9 +486,14 @@ impl Naive {
             }
         }
         for n in 0..self.queues.len() {
-            let Some(mut flit) = self.queues[n].front().copied() else { continue };
+            let Some(mut flit) = self.queues[n].front().copied() else {
+                continue;
+            };
             let range = self.packets[flit.packet].range;
-            let (lo, count) = (range.first as usize, (range.last - range.first + 1) as usize);
+            let (lo, count) = (
+                range.first as usize,
+                (range.last - range.first + 1) as usize,
+            );
             if flit.head {
                 let tries: Vec<usize> = match self.last_vc[n] {
                     Some(l) if l >= lo && l < lo + count => {
@@ -428,7 +517,8 @@ impl Naive {
             flit.vc = v;
             self.queues[n].pop_front();
             let link = self.node_link[n];
-            self.flying.push((now + 1 + self.links[link].latency, link, flit));
+            self.flying
+                .push((now + 1 + self.links[link].latency, link, flit));
         }
         // Routers.
         for r in 0..self.routers.len() {
@@ -487,7 +577,9 @@ impl Naive {
             for (i, o) in crossing {
                 let v = round_robin(&wants[&(i, o)], rt.lane[i]).unwrap();
                 rt.lane[i] = (v + 1) % vcs;
-                let Stage::Holding(_, w, _) = rt.inputs[i][v].stage else { panic!() };
+                let Stage::Holding(_, w, _) = rt.inputs[i][v].stage else {
+                    panic!()
+                };
                 let mut flit = rt.inputs[i][v].queue.pop_front().unwrap();
                 flit.vc = w;
                 rt.credits[o][w] -= 1;
@@ -500,7 +592,8 @@ impl Naive {
                     End::Node(_) => 0,
                     End::Port(..) => u64::from(p.credit_delay),
                 };
-                self.returning.push((now + 1 + self.links[link].latency + delay, link, v));
+                self.returning
+                    .push((now + 1 + self.links[link].latency + delay, link, v));
                 if flit.tail {
                     rt.held[o][w] = false;
                     rt.inputs[i][v].stage = if rt.inputs[i][v].queue.is_empty() {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tilesim_core::machine::{
     ArraySplit, ChannelMap, Clocks, ComputeIssue, CoreSpec, DispatchPolicy, DramConfig, DramModel,
-    Machine, NocSpec, Residency,
+    Machine, NocSpec, ReplyPort, Residency,
 };
 use tilesim_traces::launch::{Op, OpKind, ResolvedDim, ResolvedIndirect, Span, Transfer, WorkItem};
 use tilesim_traces::model::{BufferId, Direction, SemId, TensorId, TileId, Unit};
@@ -331,6 +331,7 @@ pub fn machine(name: &str) -> Machine {
             channels: number("dram_channels") as u32,
             request_bytes: number("dram_req_size_byte") as u32,
             channel_map: ChannelMap::Ipoly,
+            reply_port: ReplyPort::Channel,
             model: DramModel::Simple {
                 latency: number("dram_latency") as u32,
                 bytes_per_cycle: Some(f64::from(bandwidth) * 1000.0 / mhz as f64),

@@ -475,6 +475,14 @@ pub fn read(
         "(channel map)",
         "dram.channel_map: ipoly, the only one PyTorchSim has",
     );
+    if !as_configured && matches!(dram, DramFacts::Ramulator(_)) {
+        set(&mut base, "dram", "reply_port", json!("inner_line"));
+        file.used(
+            "(reply port)",
+            "dram.reply_port: inner_line, since PyTorchSim looks for a reply's port by the address \
+             that Ramulator was given",
+        );
+    }
     set(&mut base, "cores", "residency", json!("shared"));
     set(&mut base, "cores", "max_residents", json!(2));
     file.used(

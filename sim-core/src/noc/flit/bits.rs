@@ -7,8 +7,16 @@ pub(super) fn circular_first(mask: u64, start: u32) -> Option<u32> {
     if mask == 0 {
         return None;
     }
-    let high = if start < 64 { mask & (u64::MAX << start) } else { 0 };
-    Some(if high != 0 { high.trailing_zeros() } else { mask.trailing_zeros() })
+    let high = if start < 64 {
+        mask & (u64::MAX << start)
+    } else {
+        0
+    };
+    Some(if high != 0 {
+        high.trailing_zeros()
+    } else {
+        mask.trailing_zeros()
+    })
 }
 
 /// [`circular_first`] over a map of several words.
@@ -91,9 +99,20 @@ mod tests {
             set_summed(&mut map, bit);
         }
         for start in 0..=200 {
-            let expect = [3, 64, 130, 191].into_iter().find(|b| *b >= start).unwrap_or(3);
-            assert_eq!(circular_first_summed(&map, start), Some(expect), "from {start}");
-            assert_eq!(circular_first_wide(&map[1..], start), Some(expect), "from {start}");
+            let expect = [3, 64, 130, 191]
+                .into_iter()
+                .find(|b| *b >= start)
+                .unwrap_or(3);
+            assert_eq!(
+                circular_first_summed(&map, start),
+                Some(expect),
+                "from {start}"
+            );
+            assert_eq!(
+                circular_first_wide(&map[1..], start),
+                Some(expect),
+                "from {start}"
+            );
         }
         for bit in [3, 64, 130] {
             assert!(!clear_summed(&mut map, bit));

@@ -71,11 +71,30 @@ pub enum BookSimError {
 
 /// Keys with an effect on the network, beside those of [`FIXED`].
 const USED: &[&str] = &[
-    "topology", "k", "n", "routing_function", "network_file", "num_vcs", "vc_buf_size", "buf_size",
-    "routing_delay", "st_prepare_delay", "st_final_delay", "credit_delay", "vc_allocator",
-    "sw_allocator", "flit_size", "input_buffer_size", "read_request_begin_vc",
-    "read_request_end_vc", "write_request_begin_vc", "write_request_end_vc", "read_reply_begin_vc",
-    "read_reply_end_vc", "write_reply_begin_vc", "write_reply_end_vc",
+    "topology",
+    "k",
+    "n",
+    "routing_function",
+    "network_file",
+    "num_vcs",
+    "vc_buf_size",
+    "buf_size",
+    "routing_delay",
+    "st_prepare_delay",
+    "st_final_delay",
+    "credit_delay",
+    "vc_allocator",
+    "sw_allocator",
+    "flit_size",
+    "input_buffer_size",
+    "read_request_begin_vc",
+    "read_request_end_vc",
+    "write_request_begin_vc",
+    "write_request_end_vc",
+    "read_reply_begin_vc",
+    "read_reply_end_vc",
+    "write_reply_begin_vc",
+    "write_reply_end_vc",
 ];
 
 /// Keys of which one value is modelled.
@@ -113,23 +132,90 @@ const FIXED: &[(&str, &[&str])] = &[
 /// Keys without an effect here: about traffic, reports, power, or options that are off. The
 /// `ejection` and `boundary` buffers lie beyond the network, whose nodes sink whatever arrives.
 const IGNORED: &[&str] = &[
-    "ejection_buffer_size", "boundary_buffer_size", "deadlock_warn_timeout", "use_noc_latency",
-    "x", "y", "xr", "yr", "fail_seed", "in_ports", "out_ports", "spec_check_elig",
-    "spec_check_cred", "spec_mask_by_reqs", "spec_sw_allocator", "private_bufs", "private_buf_size",
-    "private_buf_start_vc", "private_buf_end_vc", "max_held_slots", "feedback_aging_scale",
-    "feedback_offset", "vct", "traffic", "class_priority", "perm_seed", "injection_rate",
-    "injection_rate_uses_flits", "packet_size", "packet_size_rate", "injection_process",
-    "burst_alpha", "burst_beta", "burst_r1", "batch_size", "batch_count",
-    "max_outstanding_requests", "use_read_write", "write_fraction", "read_request_subnet",
-    "read_reply_subnet", "write_request_subnet", "write_reply_subnet", "read_request_size",
-    "write_request_size", "read_reply_size", "write_reply_size", "sim_type", "warmup_periods",
-    "sample_period", "max_samples", "measure_stats", "pair_stats", "latency_thres", "warmup_thres",
-    "acc_warmup_thres", "stopping_thres", "acc_stopping_thres", "sim_count", "include_queuing",
-    "seed", "print_activity", "print_csv_results", "viewer_trace", "watch_file", "watch_flits",
-    "watch_packets", "watch_transactions", "watch_out", "stats_out", "sim_power",
-    "power_output_file", "tech_file", "channel_width", "channel_sweep", "header_size",
-    "memory_node_map", "output_extra_latency", "network_count", "enable_link_stats",
-    "MATLAB_OUTPUT", "DISPLAY_LAT_DIST", "DISPLAY_HOP_DIST", "DISPLAY_PAIR_LATENCY",
+    "ejection_buffer_size",
+    "boundary_buffer_size",
+    "deadlock_warn_timeout",
+    "use_noc_latency",
+    "x",
+    "y",
+    "xr",
+    "yr",
+    "fail_seed",
+    "in_ports",
+    "out_ports",
+    "spec_check_elig",
+    "spec_check_cred",
+    "spec_mask_by_reqs",
+    "spec_sw_allocator",
+    "private_bufs",
+    "private_buf_size",
+    "private_buf_start_vc",
+    "private_buf_end_vc",
+    "max_held_slots",
+    "feedback_aging_scale",
+    "feedback_offset",
+    "vct",
+    "traffic",
+    "class_priority",
+    "perm_seed",
+    "injection_rate",
+    "injection_rate_uses_flits",
+    "packet_size",
+    "packet_size_rate",
+    "injection_process",
+    "burst_alpha",
+    "burst_beta",
+    "burst_r1",
+    "batch_size",
+    "batch_count",
+    "max_outstanding_requests",
+    "use_read_write",
+    "write_fraction",
+    "read_request_subnet",
+    "read_reply_subnet",
+    "write_request_subnet",
+    "write_reply_subnet",
+    "read_request_size",
+    "write_request_size",
+    "read_reply_size",
+    "write_reply_size",
+    "sim_type",
+    "warmup_periods",
+    "sample_period",
+    "max_samples",
+    "measure_stats",
+    "pair_stats",
+    "latency_thres",
+    "warmup_thres",
+    "acc_warmup_thres",
+    "stopping_thres",
+    "acc_stopping_thres",
+    "sim_count",
+    "include_queuing",
+    "seed",
+    "print_activity",
+    "print_csv_results",
+    "viewer_trace",
+    "watch_file",
+    "watch_flits",
+    "watch_packets",
+    "watch_transactions",
+    "watch_out",
+    "stats_out",
+    "sim_power",
+    "power_output_file",
+    "tech_file",
+    "channel_width",
+    "channel_sweep",
+    "header_size",
+    "memory_node_map",
+    "output_extra_latency",
+    "network_count",
+    "enable_link_stats",
+    "MATLAB_OUTPUT",
+    "DISPLAY_LAT_DIST",
+    "DISPLAY_HOP_DIST",
+    "DISPLAY_PAIR_LATENCY",
 ];
 
 /// A BookSim configuration read into the parameters of this model.
@@ -143,10 +229,7 @@ impl BookSimFile {
     /// Reads a configuration: `key = value`, one a line or ended by `;`, `//` comments, an optional
     /// `[config]` line. Missing keys take BookSim's defaults. `files` gives the text of a file the
     /// configuration names (`network_file`), by that name.
-    pub fn parse(
-        text: &str,
-        files: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, BookSimError> {
+    pub fn parse(text: &str, files: impl Fn(&str) -> Option<String>) -> Result<Self, BookSimError> {
         let mut values: BTreeMap<&str, &str> = BTreeMap::new();
         let mut ignored = vec![];
         for (index, line) in text.lines().enumerate() {
@@ -184,7 +267,9 @@ impl BookSimFile {
         let values = Values(values);
         let vcs = values.number("num_vcs", 16)?;
         let vc_buffer_flits = match values.integer("buf_size", -1)? {
-            shared if shared > 0 && vcs > 0 => shared as u32 / vcs,
+            shared if shared > 0 && vcs > 0 => {
+                u32::try_from(shared / i64::from(vcs)).unwrap_or(u32::MAX)
+            }
             _ => values.number("vc_buf_size", 8)?,
         };
         let router = RouterParams {
@@ -229,7 +314,11 @@ impl BookSimFile {
 }
 
 fn not_modelled(key: &str, value: &str, modelled: &str) -> BookSimError {
-    BookSimError::NotModelled { key: key.into(), value: value.into(), modelled: modelled.into() }
+    BookSimError::NotModelled {
+        key: key.into(),
+        value: value.into(),
+        modelled: modelled.into(),
+    }
 }
 
 struct Values<'a>(BTreeMap<&'a str, &'a str>);
@@ -261,7 +350,11 @@ impl Values<'_> {
         match self.0.get(key).copied().unwrap_or("islip") {
             "islip" => Ok(Allocator::Islip),
             "separable_input_first" => Ok(Allocator::SeparableInputFirst),
-            other => Err(not_modelled(key, other, "`islip` or `separable_input_first`")),
+            other => Err(not_modelled(
+                key,
+                other,
+                "`islip` or `separable_input_first`",
+            )),
         }
     }
 
@@ -277,7 +370,11 @@ impl Values<'_> {
         let keys = [format!("{kind}_begin_vc"), format!("{kind}_end_vc")];
         let stated = keys.iter().any(|k| self.0.contains_key(k.as_str()));
         let (half, vcs) = (i64::from(vcs / 2), i64::from(vcs));
-        let (low, high) = if reply { (half, vcs - 1) } else { (0, half - 1) };
+        let (low, high) = if reply {
+            (half, vcs - 1)
+        } else {
+            (0, half - 1)
+        };
         let first = match self.integer(&keys[0], default.0)? {
             negative if negative < 0 => low,
             first => first,
@@ -301,10 +398,7 @@ impl Values<'_> {
         }
     }
 
-    fn topology(
-        &self,
-        files: impl Fn(&str) -> Option<String>,
-    ) -> Result<Topology, BookSimError> {
+    fn topology(&self, files: impl Fn(&str) -> Option<String>) -> Result<Topology, BookSimError> {
         let name = self.0.get("topology").copied().unwrap_or("torus");
         let routing = self.0.get("routing_function").copied().unwrap_or("none");
         let expect: &[&str] = match name {
@@ -314,12 +408,19 @@ impl Values<'_> {
             _ => return Err(not_modelled("topology", name, "`fly`, `mesh` or `anynet`")),
         };
         if !expect.contains(&routing) {
-            return Err(not_modelled("routing_function", routing, &format!("`{}`", expect[0])));
+            return Err(not_modelled(
+                "routing_function",
+                routing,
+                &format!("`{}`", expect[0]),
+            ));
         }
         if name == "anynet" {
             let path = self.0.get("network_file").copied().unwrap_or("");
             let Some(text) = files(path) else {
-                return Err(BookSimError::MissingFile { key: "network_file", path: path.into() });
+                return Err(BookSimError::MissingFile {
+                    key: "network_file",
+                    path: path.into(),
+                });
             };
             return parse_network(&text);
         }
@@ -380,10 +481,17 @@ fn parse_network(text: &str) -> Result<Topology, BookSimError> {
                     links.entry((other, head)).or_insert(1);
                 }
                 (false, true) if latency.is_some() => {
-                    return Err(bad(line_no, "state the latency of a node on its router's line"));
+                    return Err(bad(
+                        line_no,
+                        "state the latency of a node on its router's line",
+                    ));
                 }
                 _ => {
-                    let (router, node) = if is_router { (other, head) } else { (head, other) };
+                    let (router, node) = if is_router {
+                        (other, head)
+                    } else {
+                        (head, other)
+                    };
                     routers = routers.max(router + 1);
                     let before = nodes.insert(node, (router, latency.unwrap_or(1)));
                     if before.is_some_and(|(r, _)| r != router) {
@@ -395,18 +503,29 @@ fn parse_network(text: &str) -> Result<Topology, BookSimError> {
     }
     let mut list = vec![GraphRouter::default(); routers as usize];
     for (node, (router, latency)) in nodes {
-        list[router as usize].nodes.push(GraphNode { node, latency });
+        list[router as usize]
+            .nodes
+            .push(GraphNode { node, latency });
     }
     for ((from, to), latency) in links {
-        list[from as usize].links.push(GraphLink { to, latency, cycles_per_flit: 1 });
+        list[from as usize].links.push(GraphLink {
+            to,
+            latency,
+            cycles_per_flit: 1,
+        });
     }
     Ok(Topology::Graph { routers: list })
 }
 
 /// The known key with the smallest edit distance.
 fn nearest_key(key: &str) -> &'static str {
-    let all = USED.iter().chain(FIXED.iter().map(|(k, _)| k)).chain(IGNORED);
-    all.min_by_key(|known| edit_distance(key, known)).copied().unwrap_or("topology")
+    let all = USED
+        .iter()
+        .chain(FIXED.iter().map(|(k, _)| k))
+        .chain(IGNORED);
+    all.min_by_key(|known| edit_distance(key, known))
+        .copied()
+        .unwrap_or("topology")
 }
 
 fn edit_distance(a: &str, b: &str) -> usize {

@@ -22,6 +22,26 @@
 //! this cycle's switch traversal, then both take effect; ejection. Two routers never see each
 //! other within a cycle (every link takes at least one), so the order among routers cannot matter.
 //!
+//! # Driving it
+//!
+//! ```
+//! use tilesim_core::noc::{FlitNetwork, FlitNetworkSpec, NetworkParams, Topology};
+//!
+//! let params = NetworkParams::new(Topology::Crossbar { ports: 4 });
+//! let spec = FlitNetworkSpec::try_from(params)?;
+//! let mut network = FlitNetwork::new(&spec);
+//! network.push(10, 0, 3, 1, 77);
+//! // Nothing pushed later can arrive before `now + min_latency`, so that far may be simulated.
+//! let mut out = vec![];
+//! network.advance(&spec, 10 + FlitNetwork::min_latency(&spec) + 1, &mut out);
+//! assert_eq!((out[0].cycle, out[0].dst, out[0].tag), (16, 3, 77));
+//! # Ok::<(), tilesim_core::noc::SpecError>(())
+//! ```
+//!
+//! A packet pushed at cycle `t` may leave its node in cycle `t`. A delivery at cycle `d` happens at
+//! the end of that cycle: in TOGSim's order (ports first, then the network's step) a component
+//! takes it in its NoC cycle `d + 1`.
+//!
 //! # How it runs
 //!
 //! Nothing ticks. Arrivals, credits and ejections sit in a wheel of one-cycle slots; requests sit in

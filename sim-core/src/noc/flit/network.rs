@@ -11,6 +11,8 @@ use super::wheel::Wheel;
 
 /// No flit, no packet, no owner.
 const NONE: u32 = u32::MAX;
+/// Up to so many packets that ask for a VC of one port are compared one by one.
+const FEW_ASKERS: usize = 8;
 /// No virtual channel chosen yet.
 const NO_VC: u32 = u32::MAX;
 
@@ -46,17 +48,6 @@ struct Flit {
     dst: u16,
     class: u8,
     tail: bool,
-}
-
-/// A push that lies in the future.
-#[derive(Clone, Copy, Debug)]
-struct Push {
-    at: u64,
-    src: u16,
-    dst: u16,
-    flits: u32,
-    tag: u32,
-    class: u8,
 }
 
 /// An injecting node.
@@ -96,7 +87,7 @@ struct InputVc {
     tail: u32,
     target: u32,
     /// Where the accepting arbiter of VC allocation looks first: output VC within the router.
-    accept: u32,
+    accept: u16,
     state: VcState,
     class: u8,
 }
@@ -106,9 +97,12 @@ struct InputPort {
     /// Virtual channels with a flit that may cross the switch.
     ready: u64,
     /// Where the accepting arbiter of switch allocation looks first: output within the router.
-    accept: u32,
+    accept: u16,
     /// Virtual channel preferred among those that want the same output.
-    vc_offset: u32,
+    vc_offset: u16,
+    /// The router's row of the routing table, and its first output port: copies from the spec.
+    route_base: u32,
+    out_base: u32,
 }
 
 /// A virtual channel of an output port, that is of the buffer at the far end of its link.
@@ -117,9 +111,9 @@ struct OutputVc {
     /// Input virtual channel whose packet holds it.
     owner: u32,
     /// Free slots at the far end.
-    credits: u32,
+    credits: u16,
     /// Where the granting arbiter of VC allocation looks first: input VC within the router.
-    grant: u32,
+    grant: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -127,13 +121,27 @@ struct OutputPort {
     /// Virtual channels no packet holds.
     free: u64,
     /// Where the granting arbiter of switch allocation looks first: input within the router.
-    grant: u32,
+    grant: u16,
     /// Input virtual channels that ask for one of this port's.
-    pending: u32,
+    pending: u16,
     /// Classes among them.
-    classes: u32,
+    classes: u8,
     /// The link still carries the flit before (links of several cycles per flit).
     busy: bool,
+    /// From here on copies of what the spec says, so that one line of memory has it all.
+    router: u32,
+    /// First input port of the router.
+    in_base: u32,
+    /// Where this port's bitmap of requesting inputs begins, and its words.
+    request_base: u32,
+    in_words: u32,
+    /// Where this port's bitmaps of asking input VCs begin, and the words of each.
+    pending_base: u32,
+    vc_words: u32,
+    /// The words of the router's output maps with this port's bit: switch, VC.
+    maps: [u32; 2],
+    /// Port number within the router.
+    local: u32,
 }
 
 /// A flit that crosses the switch this cycle: output, input and VC within the router.
@@ -162,7 +170,8 @@ pub struct FlitNetwork {
     free_packet: u32,
     flits: Vec<Flit>,
     free_flit: u32,
-    future: VecDeque<Push>,
+    /// Packets pushed for cycles to come.
+    future: VecDeque<(u64, u32)>,
     in_flight: u64,
     nodes: Vec<Node>,
     node_credits: Vec<u32>,
@@ -173,8 +182,6 @@ pub struct FlitNetwork {
     outputs: Vec<OutputPort>,
     /// Per output port, a bitmap of the inputs with a flit for it.
     requests: Vec<u64>,
-    /// Per output and input port, the virtual channels behind that bit.
-    request_counts: Vec<u8>,
     /// Per output port and class, a summed bitmap of the input VCs that ask for a VC of it.
     pending: Vec<u64>,
     /// Per router, two bitmaps of outputs: switch allocation can grant; VC allocation can.
@@ -205,13 +212,13 @@ fn for_each_bit(mut word: u64, mut f: impl FnMut(u32)) {
 /// How far `index` lies from `start`, going up and round.
 #[inline]
 fn distance(index: u32, start: u32) -> u32 {
-    if index >= start { index - start } else { index + (1 << 16) - start }
+    index.wrapping_sub(start) & 0xffff
 }
 
 /// A pointer over all of a router's output VCs, seen from one output port.
 #[inline]
-fn pointer_within(pointer: u32, output: u32, vc_shift: u32) -> u32 {
-    pointer.saturating_sub(output << vc_shift)
+fn pointer_within(pointer: u16, output: u32, vc_shift: u32) -> u32 {
+    u32::from(pointer).saturating_sub(output << vc_shift)
 }
 
 impl FlitNetwork {
@@ -223,7 +230,12 @@ impl FlitNetwork {
         let last = spec.routers.last();
         let sum = |f: fn(&RouterWire) -> u32| last.map_or(0, f) as usize;
         let classes = spec.class_masks.len();
-        let widest = spec.routers.iter().map(|r| r.inputs.max(r.outputs)).max().unwrap_or(0);
+        let widest = spec
+            .routers
+            .iter()
+            .map(|r| r.inputs.max(r.outputs))
+            .max()
+            .unwrap_or(0);
         FlitNetwork {
             now: 0,
             packets: vec![],
@@ -257,17 +269,50 @@ impl FlitNetwork {
                 };
                 spec.inputs.len() * stride
             ],
-            inputs: vec![InputPort { ready: 0, accept: 0, vc_offset: 0 }; spec.inputs.len()],
+            inputs: spec
+                .inputs
+                .iter()
+                .map(|wire| InputPort {
+                    ready: 0,
+                    accept: 0,
+                    vc_offset: 0,
+                    route_base: wire.router * spec.nodes.len() as u32,
+                    out_base: spec.routers[wire.router as usize].out_base,
+                })
+                .collect(),
             output_vcs: vec![
-                OutputVc { owner: NONE, credits: router.vc_buffer_flits, grant: 0 };
+                OutputVc {
+                    owner: NONE,
+                    credits: router.vc_buffer_flits as u16,
+                    grant: 0
+                };
                 spec.outputs.len() * stride
             ],
-            outputs: vec![
-                OutputPort { free: all_vcs, grant: 0, pending: 0, classes: 0, busy: false };
-                spec.outputs.len()
-            ],
+            outputs: spec
+                .outputs
+                .iter()
+                .map(|wire| {
+                    let router = &spec.routers[wire.router as usize];
+                    let map = router.output_map_base + wire.local / 64;
+                    OutputPort {
+                        free: all_vcs,
+                        grant: 0,
+                        pending: 0,
+                        classes: 0,
+                        busy: false,
+                        router: wire.router,
+                        in_base: router.in_base,
+                        request_base: router.request_base + wire.local * router.in_words,
+                        in_words: router.in_words,
+                        pending_base: router.pending_base
+                            + wire.local * classes as u32 * router.vc_words,
+                        vc_words: router.vc_words,
+                        maps: [map, map + router.out_words],
+                        local: wire.local,
+                    }
+                })
+                .collect(),
             requests: vec![0; sum(|r| r.request_base + r.outputs * r.in_words)],
-            request_counts: vec![0; sum(|r| r.count_base + r.outputs * r.inputs)],
             pending: vec![
                 0;
                 last.map_or(0, |r| {
@@ -279,7 +324,10 @@ impl FlitNetwork {
             arrivals: Wheel::new(spec.span),
             signals: Wheel::new(spec.span),
             ejections: Wheel::new(spec.span),
-            stats: NocStats { link_busy: vec![0; spec.outputs.len()], ..NocStats::default() },
+            stats: NocStats {
+                link_busy: vec![0; spec.outputs.len()],
+                ..NocStats::default()
+            },
             min_eject_cycles: spec.min_eject_cycles,
             min_latency: spec.min_latency(),
             granted: vec![0; widest as usize],
@@ -319,17 +367,31 @@ impl FlitNetwork {
     fn push_class(&mut self, at: u64, src: u32, dst: u32, flits: u32, tag: u32, class: u8) {
         debug_assert!((src.max(dst) as usize) < self.nodes.len(), "no such node");
         debug_assert!(at >= self.now, "a push at {at}, before cycle {}", self.now);
-        debug_assert!(self.future.back().is_none_or(|p| p.at <= at), "pushes out of order");
+        debug_assert!(
+            self.future.back().is_none_or(|p| p.0 <= at),
+            "pushes out of order"
+        );
         self.stats.packets_pushed += 1;
         self.in_flight += 1;
-        self.future.push_back(Push {
+        let packet = Packet {
             at,
+            tag,
+            flits: flits.max(1),
+            next: NONE,
             src: src as u16,
             dst: dst as u16,
-            flits: flits.max(1),
-            tag,
             class,
-        });
+        };
+        let id = if self.free_packet == NONE {
+            self.packets.push(packet);
+            self.packets.len() as u32 - 1
+        } else {
+            let id = self.free_packet;
+            self.free_packet = self.packets[id as usize].next;
+            self.packets[id as usize] = packet;
+            id
+        };
+        self.future.push_back((at, id));
     }
 
     /// The first cycle that was not simulated yet.
@@ -371,8 +433,8 @@ impl FlitNetwork {
         if self.sending.iter().any(|w| *w != 0) {
             bound = bound.min(self.now + self.min_latency);
         }
-        if let Some(push) = self.future.front() {
-            bound = bound.min(push.at.max(self.now) + self.min_latency);
+        if let Some((at, _)) = self.future.front() {
+            bound = bound.min((*at).max(self.now) + self.min_latency);
         }
         bound
     }
@@ -384,7 +446,10 @@ impl FlitNetwork {
             if !self.has_work_now() {
                 let next = [self.arrivals.next(self.now), self.signals.next(self.now)]
                     .into_iter()
-                    .chain([self.ejections.next(self.now), self.future.front().map(|p| p.at)])
+                    .chain([
+                        self.ejections.next(self.now),
+                        self.future.front().map(|p| p.0),
+                    ])
                     .flatten()
                     .min()
                     .unwrap_or(u64::MAX);
@@ -405,7 +470,7 @@ impl FlitNetwork {
             || !self.arrivals.is_quiet(self.now)
             || !self.signals.is_quiet(self.now)
             || !self.ejections.is_quiet(self.now)
-            || self.future.front().is_some_and(|p| p.at <= self.now)
+            || self.future.front().is_some_and(|p| p.0 <= self.now)
     }
 
     /// One cycle.
@@ -425,15 +490,19 @@ impl FlitNetwork {
             }
             self.arrivals.restore(now, arrivals);
         }
-        while let Some(push) = self.future.front().copied().filter(|p| p.at <= now) {
+        while let Some((_, packet)) = self.future.front().copied().filter(|p| p.0 <= now) {
             self.future.pop_front();
-            self.enqueue(push);
+            self.enqueue(packet);
         }
         for word in 0..self.sending.len() {
-            for_each_bit(self.sending[word], |bit| self.inject(spec, word as u32 * 64 + bit));
+            for_each_bit(self.sending[word], |bit| {
+                self.inject(spec, word as u32 * 64 + bit)
+            });
         }
         for word in 0..self.active.len() {
-            for_each_bit(self.active[word], |bit| self.route_flits(spec, word as u32 * 64 + bit));
+            for_each_bit(self.active[word], |bit| {
+                self.route_flits(spec, word as u32 * 64 + bit)
+            });
         }
         if !self.ejections.is_quiet(now) {
             let mut ejections = self.ejections.take(now);
@@ -472,44 +541,25 @@ impl FlitNetwork {
             }
             ROUTED => self.ask_for_vc(spec, index),
             _ => {
-                let output = &mut self.outputs[index as usize];
-                output.busy = false;
-                let wire = &spec.outputs[index as usize];
-                let router = &spec.routers[wire.router as usize];
-                let base = (router.request_base + wire.local * router.in_words) as usize;
-                if self.requests[base..base + router.in_words as usize].iter().any(|w| *w != 0) {
-                    self.set_output_map(router, wire.router, wire.local, 0);
+                self.outputs[index as usize].busy = false;
+                let port = self.outputs[index as usize];
+                if self.request_words(&port).iter().any(|w| *w != 0) {
+                    self.set_output_map(&port, 0);
                 }
             }
         }
     }
 
     #[inline]
-    fn enqueue(&mut self, push: Push) {
-        let packet = Packet {
-            at: push.at,
-            tag: push.tag,
-            flits: push.flits,
-            next: NONE,
-            src: push.src,
-            dst: push.dst,
-            class: push.class,
-        };
-        let id = if self.free_packet == NONE {
-            self.packets.push(packet);
-            self.packets.len() as u32 - 1
-        } else {
-            let id = self.free_packet;
-            self.free_packet = self.packets[id as usize].next;
-            self.packets[id as usize] = packet;
-            id
-        };
-        let node = &mut self.nodes[push.src as usize];
-        node.queued += push.flits;
+    fn enqueue(&mut self, id: u32) {
+        let packet = &self.packets[id as usize];
+        let (src, flits) = (packet.src as usize, packet.flits);
+        let node = &mut self.nodes[src];
+        node.queued += flits;
         if node.head == NONE {
             node.head = id;
-            node.left = push.flits;
-            self.sending[push.src as usize / 64] |= 1 << (push.src % 64);
+            node.left = flits;
+            self.sending[src / 64] |= 1 << (src % 64);
         } else {
             self.packets[node.tail as usize].next = id;
         }
@@ -577,7 +627,8 @@ impl FlitNetwork {
             self.flits[id as usize] = flit;
             id
         };
-        self.arrivals.add(self.now + 1 + u64::from(wire.latency), (vc, id));
+        self.arrivals
+            .add(self.now + 1 + u64::from(wire.latency), (vc, id));
     }
 
     /// A flit enters the buffer of an input virtual channel.
@@ -593,20 +644,11 @@ impl FlitNetwork {
         at.tail = flit;
         match at.state {
             VcState::Idle => self.start_packet(spec, vc, self.now),
-            VcState::Active if was_empty => {
-                let target = at.target;
-                if self.has_credit(spec, target) {
-                    self.set_ready(spec, vc);
-                }
+            VcState::Active if was_empty && self.output_vcs[at.target as usize].credits > 0 => {
+                self.set_ready(spec, vc);
             }
             _ => {}
         }
-    }
-
-    #[inline]
-    fn has_credit(&self, spec: &FlitNetworkSpec, output_vc: u32) -> bool {
-        self.output_vcs[output_vc as usize].credits > 0
-            || spec.outputs[(output_vc >> spec.vc_shift) as usize].creditless
     }
 
     /// The flit at the head of a virtual channel is the first of a packet, from cycle `from` on.
@@ -614,9 +656,9 @@ impl FlitNetwork {
     fn start_packet(&mut self, spec: &FlitNetworkSpec, vc: u32, from: u64) {
         let at = &mut self.input_vcs[vc as usize];
         let flit = &self.flits[at.head as usize];
-        let router = spec.inputs[(vc >> spec.vc_shift) as usize].router;
-        let port = spec.route[router as usize * spec.nodes.len() + flit.dst as usize];
-        at.target = spec.routers[router as usize].out_base + u32::from(port);
+        let input = &self.inputs[(vc >> spec.vc_shift) as usize];
+        let output = spec.route[input.route_base as usize + flit.dst as usize];
+        at.target = input.out_base + u32::from(output);
         at.class = flit.class;
         let delay = spec.params().router.routing_delay;
         if delay == 0 {
@@ -632,67 +674,71 @@ impl FlitNetwork {
         let at = &mut self.input_vcs[vc as usize];
         at.state = VcState::Pending;
         let (output, class) = (at.target, u32::from(at.class));
-        let wire = &spec.outputs[output as usize];
-        let router = &spec.routers[wire.router as usize];
-        let map = pending_map(spec, router, wire.local, class);
-        set_summed(&mut self.pending[map], vc - (router.in_base << spec.vc_shift));
         let port = &mut self.outputs[output as usize];
         port.pending += 1;
         port.classes |= 1 << class;
+        let port = *port;
+        let asker = vc - (port.in_base << spec.vc_shift);
+        set_summed(&mut self.pending[pending_map(&port, class)], asker);
         if port.free & spec.class_masks[class as usize] != 0 {
-            self.set_output_map(router, wire.router, wire.local, 1);
+            self.set_output_map(&port, 1);
         }
     }
 
     /// Notes that allocation `which` (0: switch, 1: VC) has something to grant at an output.
     #[inline]
-    fn set_output_map(&mut self, router: &RouterWire, r: u32, output: u32, which: u32) {
-        let base = router.output_map_base + which * router.out_words;
-        self.output_maps[(base + output / 64) as usize] |= 1 << (output % 64);
-        self.active[r as usize / 64] |= 1 << (r % 64);
+    fn set_output_map(&mut self, port: &OutputPort, which: usize) {
+        self.output_maps[port.maps[which] as usize] |= 1 << (port.local % 64);
+        self.active[port.router as usize / 64] |= 1 << (port.router % 64);
     }
 
     #[inline]
-    fn clear_output_map(&mut self, router: &RouterWire, output: u32, which: u32) {
-        let base = router.output_map_base + which * router.out_words;
-        self.output_maps[(base + output / 64) as usize] &= !(1 << (output % 64));
+    fn clear_output_map(&mut self, port: &OutputPort, which: usize) {
+        self.output_maps[port.maps[which] as usize] &= !(1 << (port.local % 64));
     }
 
     /// The flit at the head of an active virtual channel may cross the switch.
     #[inline]
     fn set_ready(&mut self, spec: &FlitNetworkSpec, vc: u32) {
-        let (input, lane) = (vc >> spec.vc_shift, vc & ((1 << spec.vc_shift) - 1));
         let target = self.input_vcs[vc as usize].target >> spec.vc_shift;
-        let wire = &spec.outputs[target as usize];
-        let router = &spec.routers[wire.router as usize];
-        let i = input - router.in_base;
+        let port = self.outputs[target as usize];
+        let (input, lane) = (vc >> spec.vc_shift, vc & ((1 << spec.vc_shift) - 1));
+        let i = input - port.in_base;
         self.inputs[input as usize].ready |= 1 << lane;
-        let count = &mut self.request_counts
-            [(router.count_base + wire.local * router.inputs + i) as usize];
-        *count += 1;
-        if *count == 1 {
-            let base = router.request_base + wire.local * router.in_words;
-            self.requests[(base + i / 64) as usize] |= 1 << (i % 64);
-            if !self.outputs[target as usize].busy {
-                self.set_output_map(router, wire.router, wire.local, 0);
-            }
+        self.requests[(port.request_base + i / 64) as usize] |= 1 << (i % 64);
+        if !port.busy {
+            self.set_output_map(&port, 0);
         }
     }
 
+    /// The reverse, for a virtual channel that has just sent a flit.
     #[inline]
-    fn clear_ready(&mut self, router: &RouterWire, m: Match) {
-        self.inputs[(router.in_base + m.input) as usize].ready &= !(1 << m.vc);
-        let count = &mut self.request_counts
-            [(router.count_base + m.output * router.inputs + m.input) as usize];
-        *count -= 1;
-        if *count == 0 {
-            let base = (router.request_base + m.output * router.in_words) as usize;
-            let words = &mut self.requests[base..base + router.in_words as usize];
-            words[m.input as usize / 64] &= !(1 << (m.input % 64));
-            if words.iter().all(|w| *w == 0) {
-                self.clear_output_map(router, m.output, 0);
-            }
+    fn clear_ready(&mut self, spec: &FlitNetworkSpec, port: &OutputPort, input: u32, vc: u32) {
+        let at = &mut self.inputs[(port.in_base + input) as usize];
+        at.ready &= !(1 << vc);
+        if at.ready != 0 && self.wants(spec, port, input) != 0 {
+            return;
         }
+        let base = port.request_base as usize;
+        let words = &mut self.requests[base..base + port.in_words as usize];
+        words[input as usize / 64] &= !(1 << (input % 64));
+        if words.iter().all(|w| *w == 0) {
+            self.clear_output_map(port, 0);
+        }
+    }
+
+    /// The ready virtual channels of an input that send to an output.
+    #[inline]
+    fn wants(&self, spec: &FlitNetworkSpec, port: &OutputPort, input: u32) -> u64 {
+        let input = port.in_base + input;
+        let at = &self.inputs[input as usize];
+        let output = at.out_base + port.local;
+        let mut fitting = 0u64;
+        for_each_bit(at.ready, |vc| {
+            let target = self.input_vcs[((input << spec.vc_shift) | vc) as usize].target;
+            fitting |= u64::from(target >> spec.vc_shift == output) << vc;
+        });
+        fitting
     }
 
     /// One cycle of one router.
@@ -721,19 +767,21 @@ impl FlitNetwork {
             });
         }
         for &m in &matches {
-            self.traverse(spec, router, r, m);
+            self.traverse(spec, router, m);
         }
         matches.clear();
         self.matches = matches;
-        if self.output_maps[base..base + 2 * words].iter().all(|w| *w == 0) {
+        if self.output_maps[base..base + 2 * words]
+            .iter()
+            .all(|w| *w == 0)
+        {
             self.active[r as usize / 64] &= !(1 << (r % 64));
         }
     }
 
     #[inline]
-    fn request_words(&self, router: &RouterWire, output: u32) -> &[u64] {
-        let base = (router.request_base + output * router.in_words) as usize;
-        &self.requests[base..base + router.in_words as usize]
+    fn request_words(&self, port: &OutputPort) -> &[u64] {
+        &self.requests[port.request_base as usize..][..port.in_words as usize]
     }
 
     /// Each output grants its next input, each input accepts its next grant.
@@ -748,13 +796,13 @@ impl FlitNetwork {
         for word in 0..router.out_words as usize {
             for_each_bit(self.output_maps[base + word], |bit| {
                 let output = word as u32 * 64 + bit;
-                let start = self.outputs[(router.out_base + output) as usize].grant;
-                let Some(input) = circular_first_wide(self.request_words(router, output), start)
-                else {
+                let port = &self.outputs[(router.out_base + output) as usize];
+                let requests = self.request_words(port);
+                let Some(input) = circular_first_wide(requests, port.grant.into()) else {
                     return;
                 };
                 self.granted[output as usize] = input;
-                let accept = self.inputs[(router.in_base + input) as usize].accept;
+                let accept = u32::from(self.inputs[(router.in_base + input) as usize].accept);
                 let best = &mut self.accepted[input as usize];
                 if *best == NONE || distance(output, accept) < distance(*best, accept) {
                     *best = output;
@@ -788,13 +836,8 @@ impl FlitNetwork {
         if port.ready.is_power_of_two() {
             return Some(port.ready.trailing_zeros());
         }
-        let base = (router.in_base + input) << spec.vc_shift;
-        let mut fitting = 0u64;
-        for_each_bit(port.ready, |vc| {
-            let target = self.input_vcs[(base | vc) as usize].target >> spec.vc_shift;
-            fitting |= u64::from(target == router.out_base + output) << vc;
-        });
-        circular_first(fitting, port.vc_offset)
+        let output = &self.outputs[(router.out_base + output) as usize];
+        circular_first(self.wants(spec, output, input), port.vc_offset.into())
     }
 
     /// Each input asks for its next output, each output takes its next asker.
@@ -808,19 +851,19 @@ impl FlitNetwork {
         for input in 0..router.inputs {
             let port = self.inputs[(router.in_base + input) as usize];
             let base = (router.in_base + input) << spec.vc_shift;
+            let accept = u32::from(port.accept);
             let mut best = NONE;
             for_each_bit(port.ready, |vc| {
                 let target = self.input_vcs[(base | vc) as usize].target >> spec.vc_shift;
                 let output = target - router.out_base;
                 if !self.outputs[target as usize].busy
-                    && (best == NONE
-                        || distance(output, port.accept) < distance(best, port.accept))
+                    && (best == NONE || distance(output, accept) < distance(best, accept))
                 {
                     best = output;
                 }
             });
             if best != NONE {
-                let start = self.outputs[(router.out_base + best) as usize].grant;
+                let start = u32::from(self.outputs[(router.out_base + best) as usize].grant);
                 let granted = &mut self.granted[best as usize];
                 if *granted == NONE || distance(input, start) < distance(*granted, start) {
                     *granted = input;
@@ -844,37 +887,68 @@ impl FlitNetwork {
         let port = self.outputs[(router.out_base + output) as usize];
         if port.pending == 1 {
             let class = port.classes.trailing_zeros();
-            let map = pending_map(spec, router, output, class);
-            let Some(asker) = circular_first_summed(&self.pending[map], 0) else { return };
+            let map = pending_map(&port, class);
+            let Some(asker) = circular_first_summed(&self.pending[map], 0) else {
+                return;
+            };
             let vc = (router.in_base << spec.vc_shift) + asker;
-            let start = pointer_within(self.input_vcs[vc as usize].accept, output, spec.vc_shift);
+            let accept = self.input_vcs[vc as usize].accept;
+            let start = pointer_within(accept, output, spec.vc_shift);
             let free = port.free & spec.class_masks[class as usize];
             if let Some(lane) = circular_first(free, start) {
-                self.assign_vc(spec, router, output, asker, lane);
+                self.assign_vc(spec, router, (output, asker, lane));
             }
             return;
         }
         let mut granted = [0u32; 64];
         let mut lanes = 0u64;
-        for_each_bit(port.free, |lane| {
-            let at = ((router.out_base + output) << spec.vc_shift) | lane;
-            let start = self.output_vcs[at as usize].grant;
-            let mut best = NONE;
+        let offset = (router.out_base + output) << spec.vc_shift;
+        if usize::from(port.pending) <= FEW_ASKERS {
+            // Few ask: compare them one by one.
+            let mut askers = [(0u32, 0u64); FEW_ASKERS];
+            let mut count = 0;
             for_each_bit(u64::from(port.classes), |class| {
-                if spec.class_masks[class as usize] >> lane & 1 == 1 {
-                    let map = pending_map(spec, router, output, class);
-                    if let Some(asker) = circular_first_summed(&self.pending[map], start)
-                        && (best == NONE || distance(asker, start) < distance(best, start))
-                    {
-                        best = asker;
+                let mask = spec.class_masks[class as usize];
+                let map = &self.pending[pending_map(&port, class)];
+                for_each_bit(map[0], |word| {
+                    for_each_bit(map[1 + word as usize], |bit| {
+                        askers[count] = (word * 64 + bit, mask);
+                        count += 1;
+                    });
+                });
+            });
+            for_each_bit(port.free, |lane| {
+                let start = u32::from(self.output_vcs[(offset | lane) as usize].grant);
+                let mut best = u32::MAX;
+                for &(asker, mask) in &askers[..count] {
+                    let reach = distance(asker, start);
+                    if mask >> lane & 1 == 1 && reach < best {
+                        best = reach;
+                        granted[lane as usize] = asker;
                     }
                 }
+                lanes |= u64::from(best != u32::MAX) << lane;
             });
-            if best != NONE {
-                granted[lane as usize] = best;
-                lanes |= 1 << lane;
-            }
-        });
+        } else {
+            for_each_bit(port.free, |lane| {
+                let start = u32::from(self.output_vcs[(offset | lane) as usize].grant);
+                let mut best = NONE;
+                for_each_bit(u64::from(port.classes), |class| {
+                    if spec.class_masks[class as usize] >> lane & 1 == 1 {
+                        let map = pending_map(&port, class);
+                        if let Some(asker) = circular_first_summed(&self.pending[map], start)
+                            && (best == NONE || distance(asker, start) < distance(best, start))
+                        {
+                            best = asker;
+                        }
+                    }
+                });
+                if best != NONE {
+                    granted[lane as usize] = best;
+                    lanes |= 1 << lane;
+                }
+            });
+        }
         while lanes != 0 {
             let asker = granted[lanes.trailing_zeros() as usize];
             let mut offers = 0u64;
@@ -883,9 +957,10 @@ impl FlitNetwork {
             });
             lanes &= !offers;
             let vc = (router.in_base << spec.vc_shift) + asker;
-            let start = pointer_within(self.input_vcs[vc as usize].accept, output, spec.vc_shift);
+            let accept = self.input_vcs[vc as usize].accept;
+            let start = pointer_within(accept, output, spec.vc_shift);
             if let Some(lane) = circular_first(offers, start) {
-                self.assign_vc(spec, router, output, asker, lane);
+                self.assign_vc(spec, router, (output, asker, lane));
             }
         }
     }
@@ -898,16 +973,18 @@ impl FlitNetwork {
         let mut lanes = 0u64;
         for_each_bit(u64::from(port.classes), |class| {
             let free = port.free & spec.class_masks[class as usize];
-            let map = pending_map(spec, router, output, class);
+            let map = pending_map(&port, class);
             for (word, &askers) in self.pending[map].iter().skip(1).enumerate() {
                 for_each_bit(askers, |bit| {
                     let asker = word as u32 * 64 + bit;
                     let vc = (router.in_base << spec.vc_shift) + asker;
                     let accept = self.input_vcs[vc as usize].accept;
                     let start = pointer_within(accept, output, spec.vc_shift);
-                    let Some(lane) = circular_first(free, start) else { return };
+                    let Some(lane) = circular_first(free, start) else {
+                        return;
+                    };
                     let at = ((router.out_base + output) << spec.vc_shift) | lane;
-                    let start = self.output_vcs[at as usize].grant;
+                    let start = u32::from(self.output_vcs[at as usize].grant);
                     let best = &mut granted[lane as usize];
                     if *best == NONE || distance(asker, start) < distance(*best, start) {
                         *best = asker;
@@ -917,7 +994,7 @@ impl FlitNetwork {
             }
         });
         for_each_bit(lanes, |lane| {
-            self.assign_vc(spec, router, output, granted[lane as usize], lane);
+            self.assign_vc(spec, router, (output, granted[lane as usize], lane));
         });
     }
 
@@ -927,45 +1004,44 @@ impl FlitNetwork {
         &mut self,
         spec: &FlitNetworkSpec,
         router: &RouterWire,
-        output: u32,
-        asker: u32,
-        lane: u32,
+        (output, asker, lane): (u32, u32, u32),
     ) {
         let vc = (router.in_base << spec.vc_shift) + asker;
         let o = router.out_base + output;
         let at = &mut self.input_vcs[vc as usize];
         at.state = VcState::Active;
         at.target = (o << spec.vc_shift) | lane;
-        at.accept = ((output << spec.vc_shift) | lane) + 1;
+        at.accept = (((output << spec.vc_shift) | lane) + 1) as u16;
         let class = u32::from(at.class);
         let to = &mut self.output_vcs[((o << spec.vc_shift) | lane) as usize];
         to.owner = vc;
-        to.grant = asker + 1;
-        let map = pending_map(spec, router, output, class);
+        to.grant = (asker + 1) as u16;
+        let has_credit = to.credits > 0;
         let port = &mut self.outputs[o as usize];
         port.free &= !(1 << lane);
         port.pending -= 1;
-        if clear_summed(&mut self.pending[map], asker) {
+        if clear_summed(&mut self.pending[pending_map(port, class)], asker) {
             port.classes &= !(1 << class);
         }
-        if !can_assign(spec, port) {
-            self.clear_output_map(router, output, 1);
+        let port = *port;
+        if port.pending == 0 || !can_assign(spec, &port) {
+            self.clear_output_map(&port, 1);
         }
-        if self.has_credit(spec, (o << spec.vc_shift) | lane) {
+        if has_credit {
             self.set_ready(spec, vc);
         }
     }
 
     /// A flit crosses the switch and leaves on the link of its output.
     #[inline]
-    fn traverse(&mut self, spec: &FlitNetworkSpec, router: &RouterWire, r: u32, m: Match) {
+    fn traverse(&mut self, spec: &FlitNetworkSpec, router: &RouterWire, m: Match) {
         let o = router.out_base + m.output;
         let i = router.in_base + m.input;
         let vc = (i << spec.vc_shift) | m.vc;
         let input = &mut self.inputs[i as usize];
-        input.accept = m.output + 1;
-        input.vc_offset = m.vc + 1;
-        self.outputs[o as usize].grant = m.input + 1;
+        input.accept = (m.output + 1) as u16;
+        input.vc_offset = (m.vc + 1) as u16;
+        self.outputs[o as usize].grant = (m.input + 1) as u16;
         self.stats.link_busy[o as usize] += 1;
 
         let at = &mut self.input_vcs[vc as usize];
@@ -988,7 +1064,8 @@ impl FlitNetwork {
             Sink::Input(next) => {
                 self.flits[id as usize].next = NONE;
                 let lane = target & ((1 << spec.vc_shift) - 1);
-                self.arrivals.add(there, ((next << spec.vc_shift) | lane, id));
+                self.arrivals
+                    .add(there, ((next << spec.vc_shift) | lane, id));
             }
             Sink::Node(_) | Sink::Open => {
                 if flit.tail {
@@ -1006,32 +1083,38 @@ impl FlitNetwork {
         let back = self.now + u64::from(from.credit_cycles);
         match from.source {
             Source::Node(node) => {
-                self.signals.add(back, SOURCE_CREDIT | (node << spec.vc_shift) | m.vc);
+                self.signals
+                    .add(back, SOURCE_CREDIT | (node << spec.vc_shift) | m.vc);
             }
             Source::Output(out) => {
-                self.signals.add(back, CREDIT | (out << spec.vc_shift) | m.vc);
+                self.signals
+                    .add(back, CREDIT | (out << spec.vc_shift) | m.vc);
             }
             Source::Open => {}
         }
         if wire.cycles_per_flit > 1 {
             self.outputs[o as usize].busy = true;
-            self.clear_output_map(router, m.output, 0);
-            self.signals.add(self.now + u64::from(wire.cycles_per_flit), LINK_FREE | o);
+            let port = self.outputs[o as usize];
+            self.clear_output_map(&port, 0);
+            self.signals
+                .add(self.now + u64::from(wire.cycles_per_flit), LINK_FREE | o);
         }
         if flit.tail {
-            self.clear_ready(router, m);
             self.output_vcs[target as usize].owner = NONE;
             let port = &mut self.outputs[o as usize];
             port.free |= 1 << (target & ((1 << spec.vc_shift) - 1));
-            if port.pending > 0 && can_assign(spec, port) {
-                self.set_output_map(router, r, m.output, 1);
+            let port = *port;
+            self.clear_ready(spec, &port, m.input, m.vc);
+            if port.pending > 0 && can_assign(spec, &port) {
+                self.set_output_map(&port, 1);
             }
             self.input_vcs[vc as usize].state = VcState::Idle;
             if !is_empty {
                 self.start_packet(spec, vc, self.now + 1);
             }
         } else if is_empty || out_of_credit {
-            self.clear_ready(router, m);
+            let port = self.outputs[o as usize];
+            self.clear_ready(spec, &port, m.input, m.vc);
         }
     }
 
@@ -1051,7 +1134,11 @@ impl FlitNetwork {
         stats.latency_cycles += latency;
         stats.stall_cycles += latency.saturating_sub(zero_load);
         stats.latency.record(latency);
-        Delivery { cycle: self.now, dst: u32::from(packet.dst), tag: packet.tag }
+        Delivery {
+            cycle: self.now,
+            dst: u32::from(packet.dst),
+            tag: packet.tag,
+        }
     }
 
     /// Appends everything the future depends on, with times relative to `now` (the first cycle not
@@ -1067,10 +1154,8 @@ impl FlitNetwork {
         };
         out.push(now.wrapping_sub(self.now));
         out.push(self.future.len() as u64);
-        for p in &self.future {
-            out.push(now.wrapping_sub(p.at));
-            out.push(pair(p.tag, p.flits));
-            out.push(u64::from(p.src) << 32 | u64::from(p.dst) << 8 | u64::from(p.class));
+        for (_, id) in &self.future {
+            packet(*id, out);
         }
         for node in &self.nodes {
             out.push(pair(node.left, node.last_vc));
@@ -1088,7 +1173,7 @@ impl FlitNetwork {
                 VcState::Idle => (0, 0),
                 _ => (vc.target, vc.class),
             };
-            out.push(pair(target, vc.accept));
+            out.push(pair(target, vc.accept.into()));
             out.push(pair(vc.state as u32, u32::from(class)));
             let mut id = vc.head;
             while id != NONE {
@@ -1101,15 +1186,15 @@ impl FlitNetwork {
         }
         for input in &self.inputs {
             out.push(input.ready);
-            out.push(pair(input.accept, input.vc_offset));
+            out.push(pair(input.accept.into(), input.vc_offset.into()));
         }
         for vc in &self.output_vcs {
-            out.push(pair(vc.owner, vc.credits));
+            out.push(pair(vc.owner, vc.credits.into()));
             out.push(u64::from(vc.grant));
         }
         for output in &self.outputs {
             out.push(output.free);
-            out.push(pair(output.grant, u32::from(output.busy)));
+            out.push(pair(output.grant.into(), u32::from(output.busy)));
         }
         // Within a cycle the order of events has no effect, so they are listed sorted.
         let mut events: Vec<[u64; 5]> = vec![];
@@ -1124,23 +1209,24 @@ impl FlitNetwork {
         }
         for (ahead, id) in self.ejections.iter(self.now) {
             let p = &self.packets[*id as usize];
-            events.push([ahead, 2, u64::from(p.dst), now.wrapping_sub(p.at), pair(p.tag, p.flits)]);
+            events.push([
+                ahead,
+                2,
+                u64::from(p.dst),
+                now.wrapping_sub(p.at),
+                pair(p.tag, p.flits),
+            ]);
         }
         events.sort_unstable();
         out.extend(events.iter().flatten());
     }
 }
 
+/// Where an output port's bitmap of asking input VCs of a class lies.
 #[inline]
-fn pending_map(
-    spec: &FlitNetworkSpec,
-    router: &RouterWire,
-    output: u32,
-    class: u32,
-) -> std::ops::Range<usize> {
-    let words = router.vc_words as usize;
-    let index = output as usize * spec.class_masks.len() + class as usize;
-    let base = router.pending_base as usize + index * words;
+fn pending_map(port: &OutputPort, class: u32) -> std::ops::Range<usize> {
+    let words = port.vc_words as usize;
+    let base = port.pending_base as usize + class as usize * words;
     base..base + words
 }
 

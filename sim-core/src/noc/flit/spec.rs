@@ -1,12 +1,21 @@
 //! The description of a flit network: parameters as a file states them, and the validated form with
 //! its wiring and routing tables.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use serde::{Deserialize, Serialize};
 
 /// Most nodes a network may have: tables hold an entry for each pair.
 const MAX_NODES: u64 = 1024;
 /// Most routers a network may have.
 const MAX_ROUTERS: u64 = 4096;
+/// Most routers of a graph, whose shortest paths are searched.
+const MAX_GRAPH_ROUTERS: u64 = 1024;
+/// Most links of a graph.
+const MAX_GRAPH_LINKS: usize = 16_384;
+/// Most bytes of state.
+const MAX_STATE_BYTES: u64 = 32 << 20;
 /// Most virtual channels an input port may have: they share one machine word.
 const MAX_VCS: u32 = 64;
 /// Most virtual channels over all inputs (or outputs) of one router.
@@ -25,7 +34,10 @@ pub struct SpecError {
 }
 
 fn fail<T>(path: impl Into<String>, message: impl Into<String>) -> Result<T, SpecError> {
-    Err(SpecError { path: path.into(), message: message.into() })
+    Err(SpecError {
+        path: path.into(),
+        message: message.into(),
+    })
 }
 
 /// The shape of a network.
@@ -295,7 +307,6 @@ pub(super) struct RouterWire {
     /// Words of a bitmap over the input VCs, the summary word included.
     pub(super) vc_words: u32,
     pub(super) request_base: u32,
-    pub(super) count_base: u32,
     pub(super) output_map_base: u32,
     pub(super) pending_base: u32,
 }
@@ -431,7 +442,11 @@ impl Plan {
     /// A crossbar plan for one router with the given nodes, in port order.
     fn attach(&mut self, router: u32, node: u32, latency: u32) {
         let at = &mut self.routers[router as usize];
-        self.nodes[node as usize] = Some(PlanNode { router, input: at.inputs, latency });
+        self.nodes[node as usize] = Some(PlanNode {
+            router,
+            input: at.inputs,
+            latency,
+        });
         at.inputs += 1;
         at.outputs.push(PlanOutput {
             to: Some(PlanSink::Node(node)),
@@ -479,7 +494,13 @@ fn plan(topology: &Topology, link: u32) -> Result<Planned, SpecError> {
             }
             Ok(plan_mesh(*k, *n, link))
         }
-        Topology::Chiplet { cores, memories, links, link_latency, link_cycles_per_flit } => {
+        Topology::Chiplet {
+            cores,
+            memories,
+            links,
+            link_latency,
+            link_cycles_per_flit,
+        } => {
             let at = "topology.chiplet";
             if cores % 2 == 1 || memories % 2 == 1 {
                 return fail(at, "cores and memories must be even, half of each per die");
@@ -490,8 +511,20 @@ fn plan(topology: &Topology, link: u32) -> Result<Planned, SpecError> {
             }
             check("topology.chiplet.links", *links, 1, MAX_NODES as u32)?;
             check("topology.chiplet.link_latency", *link_latency, 1, MAX_DELAY)?;
-            check("topology.chiplet.link_cycles_per_flit", *link_cycles_per_flit, 1, MAX_DELAY)?;
-            Ok(plan_chiplet(*cores, *memories, *links, link, *link_latency, *link_cycles_per_flit))
+            check(
+                "topology.chiplet.link_cycles_per_flit",
+                *link_cycles_per_flit,
+                1,
+                MAX_DELAY,
+            )?;
+            Ok(plan_chiplet(
+                *cores,
+                *memories,
+                *links,
+                link,
+                *link_latency,
+                *link_cycles_per_flit,
+            ))
         }
         Topology::Graph { routers } => plan_graph(routers),
     }
@@ -519,17 +552,22 @@ fn plan_fly(k: u32, n: u32, link: u32) -> Planned {
                         input: digit,
                     }
                 };
-                plan.routers[(stage * per_stage + addr) as usize].outputs.push(PlanOutput {
-                    to: Some(to),
-                    latency: link,
-                    cycles_per_flit: 1,
-                });
+                plan.routers[(stage * per_stage + addr) as usize]
+                    .outputs
+                    .push(PlanOutput {
+                        to: Some(to),
+                        latency: link,
+                        cycles_per_flit: 1,
+                    });
             }
         }
     }
     for node in 0..nodes {
-        plan.nodes[node as usize] =
-            Some(PlanNode { router: node / k, input: node % k, latency: link });
+        plan.nodes[node as usize] = Some(PlanNode {
+            router: node / k,
+            input: node % k,
+            latency: link,
+        });
     }
     let mut route = Vec::with_capacity((per_stage * n * nodes) as usize);
     for router in 0..per_stage * n {
@@ -551,9 +589,10 @@ fn plan_mesh(k: u32, n: u32, link: u32) -> Planned {
         for dim in 0..n {
             let step = k.pow(dim);
             let place = at / step % k;
-            for (exists, to, input) in
-                [(place + 1 < k, at + step, 2 * dim + 1), (place > 0, at.wrapping_sub(step), 2 * dim)]
-            {
+            for (exists, to, input) in [
+                (place + 1 < k, at + step, 2 * dim + 1),
+                (place > 0, at.wrapping_sub(step), 2 * dim),
+            ] {
                 router.outputs.push(PlanOutput {
                     to: exists.then_some(PlanSink::Router { router: to, input }),
                     latency: link,
@@ -566,7 +605,11 @@ fn plan_mesh(k: u32, n: u32, link: u32) -> Planned {
             latency: link,
             cycles_per_flit: 1,
         });
-        plan.nodes[at as usize] = Some(PlanNode { router: at, input: 2 * n, latency: link });
+        plan.nodes[at as usize] = Some(PlanNode {
+            router: at,
+            input: 2 * n,
+            latency: link,
+        });
     }
     let mut route = Vec::with_capacity((nodes * nodes) as usize);
     for at in 0..nodes {
@@ -591,7 +634,11 @@ fn plan_chiplet(
 ) -> Planned {
     let nodes = cores + memories;
     let die = |node: u32| {
-        if node < cores { u32::from(node >= cores / 2) } else { u32::from(node - cores >= memories / 2) }
+        if node < cores {
+            u32::from(node >= cores / 2)
+        } else {
+            u32::from(node - cores >= memories / 2)
+        }
     };
     let mut plan = Plan::new(2, u64::from(nodes));
     let mut port = vec![0u16; nodes as usize];
@@ -618,15 +665,25 @@ fn plan_chiplet(
 
 fn plan_graph(routers: &[GraphRouter]) -> Result<Planned, SpecError> {
     let count = routers.len() as u64;
-    if count == 0 || count > MAX_ROUTERS {
+    if count == 0 || count > MAX_GRAPH_ROUTERS {
         return fail(
             "topology.graph.routers",
-            format!("{count} routers are not within 1 to {MAX_ROUTERS}"),
+            format!("{count} routers are not within 1 to {MAX_GRAPH_ROUTERS}"),
+        );
+    }
+    let links: usize = routers.iter().map(|r| r.links.len()).sum();
+    if links > MAX_GRAPH_LINKS {
+        return fail(
+            "topology.graph",
+            format!("{links} links are more than {MAX_GRAPH_LINKS}"),
         );
     }
     let total: u64 = routers.iter().map(|r| r.nodes.len() as u64).sum();
     if total == 0 || total > MAX_NODES {
-        return fail("topology.graph", format!("{total} nodes are not within 1 to {MAX_NODES}"));
+        return fail(
+            "topology.graph",
+            format!("{total} nodes are not within 1 to {MAX_NODES}"),
+        );
     }
     let mut plan = Plan::new(count, total);
     let mut node_port = vec![0u16; total as usize];
@@ -639,11 +696,17 @@ fn plan_graph(routers: &[GraphRouter]) -> Result<Planned, SpecError> {
             if u64::from(node.node) >= total {
                 return fail(
                     path("nodes"),
-                    format!("node {} of {total}: number the nodes 0, 1, 2 ...", node.node),
+                    format!(
+                        "node {} of {total}: number the nodes 0, 1, 2 ...",
+                        node.node
+                    ),
                 );
             }
             if plan.nodes[node.node as usize].is_some() {
-                return fail(path("nodes"), format!("node {} is attached twice", node.node));
+                return fail(
+                    path("nodes"),
+                    format!("node {} is attached twice", node.node),
+                );
             }
             node_port[node.node as usize] = plan.routers[r].outputs.len() as u16;
             plan.attach(r as u32, node.node, node.latency);
@@ -655,9 +718,6 @@ fn plan_graph(routers: &[GraphRouter]) -> Result<Planned, SpecError> {
         let path = format!("topology.graph.routers[{r}].links");
         let mut sorted = router.links.clone();
         sorted.sort_by_key(|l| l.to);
-        if sorted.len() > 4096 {
-            return fail(path, "more than 4096 links");
-        }
         let mut list = Vec::with_capacity(sorted.len());
         for (k, link) in sorted.iter().enumerate() {
             check(&path, link.latency, 1, MAX_DELAY)?;
@@ -697,19 +757,19 @@ fn plan_graph(routers: &[GraphRouter]) -> Result<Planned, SpecError> {
 fn shortest_first_ports(neighbours: &[Vec<(u32, u32, u16)>], start: usize) -> Vec<Option<u16>> {
     let mut distance = vec![u64::MAX; neighbours.len()];
     let mut port = vec![None; neighbours.len()];
-    let mut settled = vec![false; neighbours.len()];
+    let mut queue = BinaryHeap::from([Reverse((0u64, start as u32))]);
     distance[start] = 0;
-    loop {
-        let next = (0..neighbours.len())
-            .filter(|r| !settled[*r] && distance[*r] < u64::MAX)
-            .min_by_key(|r| (distance[*r], *r));
-        let Some(at) = next else { break };
-        settled[at] = true;
+    while let Some(Reverse((length, at))) = queue.pop() {
+        let at = at as usize;
+        if length > distance[at] {
+            continue;
+        }
         for &(to, latency, out) in &neighbours[at] {
-            let there = distance[at] + u64::from(latency);
+            let there = length + u64::from(latency);
             if there < distance[to as usize] {
                 distance[to as usize] = there;
                 port[to as usize] = if at == start { Some(out) } else { port[at] };
+                queue.push(Reverse((there, to)));
             }
         }
     }
@@ -722,7 +782,12 @@ impl TryFrom<NetworkParams> for FlitNetworkSpec {
     fn try_from(params: NetworkParams) -> Result<Self, SpecError> {
         let router = &params.router;
         check("router.vcs", router.vcs, 1, MAX_VCS)?;
-        check("router.vc_buffer_flits", router.vc_buffer_flits, 1, 1 << 16)?;
+        check(
+            "router.vc_buffer_flits",
+            router.vc_buffer_flits,
+            1,
+            (1 << 16) - 1,
+        )?;
         check("router.routing_delay", router.routing_delay, 0, MAX_DELAY)?;
         check("router.crossbar_delay", router.crossbar_delay, 1, MAX_DELAY)?;
         check("router.credit_delay", router.credit_delay, 0, MAX_DELAY)?;
@@ -731,7 +796,10 @@ impl TryFrom<NetworkParams> for FlitNetworkSpec {
         let mut class_masks = vec![];
         let mut class_first = vec![];
         let mut kind_class = [0u8; 5];
-        let all = VcRange { first: 0, last: router.vcs - 1 };
+        let all = VcRange {
+            first: 0,
+            last: router.vcs - 1,
+        };
         for (kind, (name, range)) in [
             ("", None),
             ("router.read_request_vcs", router.read_request_vcs),
@@ -746,7 +814,10 @@ impl TryFrom<NetworkParams> for FlitNetworkSpec {
             if range.first > range.last || range.last >= router.vcs {
                 return fail(
                     name,
-                    format!("{} to {} is no range within {} vcs", range.first, range.last, router.vcs),
+                    format!(
+                        "{} to {} is no range within {} vcs",
+                        range.first, range.last, router.vcs
+                    ),
                 );
             }
             let known = class_masks.iter().position(|m| *m == range.mask());
@@ -786,8 +857,9 @@ impl FlitNetworkSpec {
     fn wire(&mut self, plan: &Plan) -> Result<(), SpecError> {
         let router = self.params.router.clone();
         let classes = self.class_masks.len() as u32;
+        let mut bytes = 0u64;
         let (mut in_base, mut out_base) = (0u32, 0u32);
-        let (mut request_base, mut count_base) = (0u32, 0u32);
+        let mut request_base = 0u32;
         let (mut output_map_base, mut pending_base) = (0u32, 0u32);
         for (r, planned) in plan.routers.iter().enumerate() {
             let (inputs, outputs) = (planned.inputs, planned.outputs.len() as u32);
@@ -810,20 +882,31 @@ impl FlitNetworkSpec {
                 out_words: outputs.div_ceil(64).max(1),
                 vc_words: (inputs << self.vc_shift).div_ceil(64).max(1) + 1,
                 request_base,
-                count_base,
                 output_map_base,
                 pending_base,
             };
+            bytes += u64::from(inputs.max(outputs)) * 64
+                + (u64::from(inputs + outputs) << self.vc_shift) * 16
+                + u64::from(outputs) * u64::from(classes * wire.vc_words) * 8;
+            if bytes > MAX_STATE_BYTES {
+                return fail(
+                    "topology",
+                    format!("needs more than {} MiB of state", MAX_STATE_BYTES >> 20),
+                );
+            }
             in_base += inputs;
             out_base += outputs;
             request_base += outputs * wire.in_words;
-            count_base += outputs * inputs;
             output_map_base += 2 * wire.out_words;
             pending_base += outputs * classes * wire.vc_words;
             self.routers.push(wire);
         }
         for (r, wire) in self.routers.iter().enumerate() {
-            let open = InputWire { router: r as u32, source: Source::Open, credit_cycles: 1 };
+            let open = InputWire {
+                router: r as u32,
+                source: Source::Open,
+                credit_cycles: 1,
+            };
             self.inputs.extend((0..wire.inputs).map(|_| open));
         }
         let mut span = 1 + router.routing_delay;
@@ -862,7 +945,10 @@ impl FlitNetworkSpec {
             self.inputs[input as usize].source = Source::Node(n as u32);
             self.inputs[input as usize].credit_cycles = 1 + node.latency;
             span = span.max(1 + node.latency);
-            self.nodes.push(NodeWire { input, latency: node.latency });
+            self.nodes.push(NodeWire {
+                input,
+                latency: node.latency,
+            });
         }
         self.span = u64::from(span);
         self.min_eject_cycles = self
@@ -877,29 +963,27 @@ impl FlitNetworkSpec {
 
     /// Follows the route of every pair of nodes.
     fn trace_paths(&mut self) -> Result<(), SpecError> {
-        let router = &self.params.router;
         let nodes = self.nodes.len();
-        let mut paths = Vec::with_capacity(nodes * nodes);
+        let mut paths = vec![Path::default(); nodes * nodes];
         let mut least = u64::MAX;
-        for (src, from) in self.nodes.iter().enumerate() {
-            for dst in 0..nodes {
-                let mut path = Path { cycles_per_flit: 1, ..Path::default() };
-                path.cycles = 1 + from.latency;
+        let mut way = vec![];
+        for dst in 0..nodes {
+            // The rest of the way from each router, found once.
+            let mut from_router: Vec<Option<Path>> = vec![None; self.routers.len()];
+            for (src, from) in self.nodes.iter().enumerate() {
                 let mut at = self.inputs[from.input as usize].router;
-                loop {
-                    let Some(out) = self.next_output(at, dst) else {
-                        return fail("topology", format!("no way from node {src} to node {dst}"));
-                    };
-                    path.hops += 1;
-                    path.cycles +=
-                        router.routing_delay + 2 + router.crossbar_delay + out.latency;
-                    path.catch_up += router.routing_delay + 1;
-                    if out.cycles_per_flit as u16 >= path.cycles_per_flit {
-                        path.cycles_per_flit = out.cycles_per_flit as u16;
-                        path.catch_up = 0;
+                let mut rest = Path {
+                    cycles_per_flit: 1,
+                    ..Path::default()
+                };
+                while let Some(out) = self.next_output(at, dst) {
+                    if let Some(known) = from_router[at as usize] {
+                        rest = known;
+                        break;
                     }
+                    way.push((at, *out));
                     match out.sink {
-                        Sink::Input(input) if usize::from(path.hops) <= self.routers.len() => {
+                        Sink::Input(input) if way.len() <= self.routers.len() => {
                             at = self.inputs[input as usize].router;
                         }
                         Sink::Node(node) if node as usize == dst => break,
@@ -911,13 +995,33 @@ impl FlitNetworkSpec {
                         }
                     }
                 }
-                least = least.min(u64::from(path.cycles));
-                paths.push(path);
+                if self.next_output(at, dst).is_none() {
+                    return fail("topology", format!("no way from node {src} to node {dst}"));
+                }
+                while let Some((router, out)) = way.pop() {
+                    rest = self.prepend(out, rest);
+                    from_router[router as usize] = Some(rest);
+                }
+                rest.cycles += 1 + from.latency;
+                least = least.min(u64::from(rest.cycles));
+                paths[src * nodes + dst] = rest;
             }
         }
         self.paths = paths;
         self.min_latency = least;
         Ok(())
+    }
+
+    /// The way through one more router, before `rest`.
+    fn prepend(&self, out: OutputWire, mut rest: Path) -> Path {
+        let router = &self.params.router;
+        if out.cycles_per_flit as u16 > rest.cycles_per_flit {
+            rest.cycles_per_flit = out.cycles_per_flit as u16;
+            rest.catch_up = u32::from(rest.hops) * (router.routing_delay + 1);
+        }
+        rest.hops += 1;
+        rest.cycles += router.routing_delay + 2 + router.crossbar_delay + out.latency;
+        rest
     }
 
     fn next_output(&self, router: u32, dst: usize) -> Option<&OutputWire> {
@@ -933,10 +1037,16 @@ impl FlitNetworkSpec {
         let mut waits: Vec<Vec<u32>> = vec![vec![]; links];
         for (r, wire) in self.routers.iter().enumerate() {
             for dst in 0..self.nodes.len() {
-                let Some(out) = self.next_output(r as u32, dst) else { continue };
-                let Sink::Input(input) = out.sink else { continue };
+                let Some(out) = self.next_output(r as u32, dst) else {
+                    continue;
+                };
+                let Sink::Input(input) = out.sink else {
+                    continue;
+                };
                 let next = self.inputs[input as usize].router;
-                let Some(then) = self.next_output(next, dst) else { continue };
+                let Some(then) = self.next_output(next, dst) else {
+                    continue;
+                };
                 if matches!(then.sink, Sink::Input(_)) {
                     let to = self.routers[next as usize].out_base + then.local;
                     let list = &mut waits[(wire.out_base + out.local) as usize];

@@ -13,7 +13,9 @@ pub struct LatencyHistogram {
 
 impl Default for LatencyHistogram {
     fn default() -> Self {
-        LatencyHistogram { counts: Box::new([0; BUCKETS]) }
+        LatencyHistogram {
+            counts: Box::new([0; BUCKETS]),
+        }
     }
 }
 
@@ -45,7 +47,11 @@ impl LatencyHistogram {
 
     /// The buckets that hold something: (smallest latency of the bucket in cycles, packets).
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(b, n)| (Self::floor(b), *n))
+        self.counts
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| **n > 0)
+            .map(|(b, n)| (Self::floor(b), *n))
     }
 
     /// The latency in cycles that `fraction` (0 to 1) of the packets do not exceed, rounded down to

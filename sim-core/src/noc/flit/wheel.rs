@@ -13,7 +13,11 @@ impl<T> Wheel<T> {
     /// A wheel for events up to `span` cycles ahead.
     pub(super) fn new(span: u64) -> Self {
         let len = (span + 1).next_power_of_two();
-        Wheel { slots: (0..len).map(|_| Vec::new()).collect(), mask: len - 1, pending: 0 }
+        Wheel {
+            slots: (0..len).map(|_| Vec::new()).collect(),
+            mask: len - 1,
+            pending: 0,
+        }
     }
 
     /// Adds an event; `at` is later than the cycle being worked on and within the span.
@@ -55,7 +59,9 @@ impl<T> Wheel<T> {
     /// Every event with the cycles until it is due, counted from `now`, soonest first.
     pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (u64, &T)> {
         (0..=self.mask).flat_map(move |ahead| {
-            self.slots[((now + ahead) & self.mask) as usize].iter().map(move |e| (ahead, e))
+            self.slots[((now + ahead) & self.mask) as usize]
+                .iter()
+                .map(move |e| (ahead, e))
         })
     }
 }
