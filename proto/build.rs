@@ -18,6 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     fs::write(out.join("tilesim.v1.bin"), descriptors.encode_to_vec())?;
     // Maps are ordered, so that equal messages have equal bytes.
-    tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .btree_map(".")
+        .compile_fds(descriptors)?;
     Ok(())
 }

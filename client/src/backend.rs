@@ -1,9 +1,11 @@
 //! Where simulations run: in this process, or on a server. The verbs do not care.
 
-use std::{sync::Arc, time::{Duration, Instant}};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tilesim_core::Launch;
-use tilesim_traces::ValidTrace;
 use tilesim_server::{
     catalog::{Catalog, MachineRequest},
     error::ServiceError,
@@ -11,6 +13,7 @@ use tilesim_server::{
     rank::{self, Candidate, CandidateOutcome, Order, RankJob},
     runner::{Admission, RunProgress, RunRequest, RunResult, Runner, RunnerConfig},
 };
+use tilesim_traces::ValidTrace;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::remote::Client;
@@ -45,7 +48,11 @@ impl Local {
         };
         let runner = Runner::start(&config, None)
             .map_err(|e| ServiceError::internal(format!("cannot start worker threads: {e}")))?;
-        Ok(Self { catalog: Arc::new(Catalog::new(None)), runner, timeout })
+        Ok(Self {
+            catalog: Arc::new(Catalog::new(None)),
+            runner,
+            timeout,
+        })
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -61,10 +68,20 @@ impl Local {
         progress: Option<Arc<RunProgress>>,
     ) -> Result<RunResult, ServiceError> {
         let tenant = Tenant::default();
-        let machine = self.catalog.machine(&tenant, machine.clone(), "machine").await?;
+        let machine = self
+            .catalog
+            .machine(&tenant, machine.clone(), "machine")
+            .await?;
         let trace = self.catalog.trace(&tenant, trace, "trace").await?;
         let launch = launch.clone();
-        let request = RunRequest { tenant, machine, trace, launch, deadline, progress };
+        let request = RunRequest {
+            tenant,
+            machine,
+            trace,
+            launch,
+            deadline,
+            progress,
+        };
         self.runner.run(request, Admission::OrWait).await
     }
 }
@@ -79,7 +96,9 @@ impl Backend {
             }
             Backend::Remote(client) => {
                 if !client.missing_traces(&[digest]).await?.is_empty() {
-                    client.upload_trace(name, &tilesim_traces::to_container(trace)?).await?;
+                    client
+                        .upload_trace(name, &tilesim_traces::to_container(trace)?)
+                        .await?;
                 }
             }
         }
@@ -96,7 +115,9 @@ impl Backend {
     ) -> Result<RunResult, ServiceError> {
         match self {
             Backend::Local(local) => {
-                local.simulate(machine, trace, launch, local.deadline(), progress).await
+                local
+                    .simulate(machine, trace, launch, local.deadline(), progress)
+                    .await
             }
             Backend::Remote(client) => client.simulate(machine, trace, launch).await,
         }
@@ -114,8 +135,16 @@ impl Backend {
             Backend::Local(local) => {
                 let tenant = Tenant::default();
                 let deadline = local.deadline();
-                let machine = local.catalog.machine(&tenant, machine.clone(), "machine").await?;
-                let job = RankJob { tenant, machine, candidates, deadline };
+                let machine = local
+                    .catalog
+                    .machine(&tenant, machine.clone(), "machine")
+                    .await?;
+                let job = RankJob {
+                    tenant,
+                    machine,
+                    candidates,
+                    deadline,
+                };
                 rank::rank(&local.runner, &local.catalog, job, outcomes).await
             }
             Backend::Remote(client) => client.rank(machine, &candidates, top_k, outcomes).await,
@@ -142,12 +171,19 @@ impl Backend {
             {
                 let local = local.clone();
                 tasks.spawn(async move {
-                    (index, local.simulate(&machine, trace, &launch, deadline, None).await)
+                    (
+                        index,
+                        local
+                            .simulate(&machine, trace, &launch, deadline, None)
+                            .await,
+                    )
                 });
             }
-            let Some(done) = tasks.join_next().await else { return Ok(()) };
-            let done = done
-                .map_err(|e| ServiceError::internal(format!("a launch's task failed: {e}")))?;
+            let Some(done) = tasks.join_next().await else {
+                return Ok(());
+            };
+            let done =
+                done.map_err(|e| ServiceError::internal(format!("a launch's task failed: {e}")))?;
             // Whoever reads outcomes may have seen enough.
             let _ = outcomes.send(done).await;
         }

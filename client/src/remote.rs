@@ -46,7 +46,12 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { tenant: None, attempts: 5, backoff: Duration::from_millis(100), timeout: None }
+        Self {
+            tenant: None,
+            attempts: 5,
+            backoff: Duration::from_millis(100),
+            timeout: None,
+        }
     }
 }
 
@@ -68,11 +73,19 @@ pub struct Client {
 impl Client {
     /// Connects to `address`: `host:port`, or a URL.
     pub async fn connect(address: &str, options: ClientOptions) -> Result<Self, ServiceError> {
-        let url = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+        let url = if address.contains("://") {
+            address.to_owned()
+        } else {
+            format!("http://{address}")
+        };
         let endpoint = Endpoint::from_shared(url)
             .map_err(|e| {
-                ServiceError::invalid("client.bad_address", "--server", format!("`{address}`: {e}"))
-                    .hint("use host:port")
+                ServiceError::invalid(
+                    "client.bad_address",
+                    "--server",
+                    format!("`{address}`: {e}"),
+                )
+                .hint("use host:port")
             })?
             .connect_timeout(Duration::from_secs(2))
             .tcp_nodelay(true);
@@ -106,7 +119,11 @@ impl Client {
                 }
             }
         };
-        Ok(Self { channel, tenant, timeout: options.timeout })
+        Ok(Self {
+            channel,
+            tenant,
+            timeout: options.timeout,
+        })
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -136,7 +153,9 @@ impl Client {
     pub async fn info(&self) -> Result<v1::ServerInfoResponse, ServiceError> {
         let mut client = ServerClient::new(self.channel.clone());
         let answer = client.info(self.request(v1::ServerInfoRequest {})).await;
-        answer.map(tonic::Response::into_inner).map_err(|s| wire::error(&s))
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|s| wire::error(&s))
     }
 
     /// Uploads a trace file, whatever its encoding.
@@ -147,11 +166,18 @@ impl Client {
     ) -> Result<v1::UploadTraceResponse, ServiceError> {
         use v1::upload_trace_request::Part;
         let part = |part| v1::UploadTraceRequest { part: Some(part) };
-        let header = v1::UploadTraceHeader { name: name.to_owned(), size_bytes: bytes.len() as u64 };
+        let header = v1::UploadTraceHeader {
+            name: name.to_owned(),
+            size_bytes: bytes.len() as u64,
+        };
         let mut parts = vec![part(Part::Header(header))];
         parts.extend(bytes.chunks(CHUNK).map(|c| part(Part::Data(c.to_vec()))));
         let request = self.request(tokio_stream::iter(parts));
-        let answer = self.traces().upload(request).await.map_err(|s| wire::error(&s))?;
+        let answer = self
+            .traces()
+            .upload(request)
+            .await
+            .map_err(|s| wire::error(&s))?;
         Ok(answer.into_inner())
     }
 
@@ -159,7 +185,11 @@ impl Client {
     pub async fn missing_traces(&self, digests: &[Digest]) -> Result<Vec<String>, ServiceError> {
         let digests = digests.iter().map(ToString::to_string).collect();
         let request = self.request(v1::FindMissingTracesRequest { digests });
-        let answer = self.traces().find_missing(request).await.map_err(|s| wire::error(&s))?;
+        let answer = self
+            .traces()
+            .find_missing(request)
+            .await
+            .map_err(|s| wire::error(&s))?;
         Ok(answer.into_inner().missing)
     }
 
@@ -168,8 +198,16 @@ impl Client {
         let mut traces = Vec::new();
         let mut page_token = String::new();
         loop {
-            let request = self.request(v1::ListTracesRequest { page_size: 1000, page_token });
-            let page = self.traces().list(request).await.map_err(|s| wire::error(&s))?.into_inner();
+            let request = self.request(v1::ListTracesRequest {
+                page_size: 1000,
+                page_token,
+            });
+            let page = self
+                .traces()
+                .list(request)
+                .await
+                .map_err(|s| wire::error(&s))?
+                .into_inner();
             traces.extend(page.traces);
             page_token = page.next_page_token;
             if page_token.is_empty() {
@@ -185,9 +223,16 @@ impl Client {
         let (mut presets, mut machines) = (Vec::new(), Vec::new());
         let mut page_token = String::new();
         loop {
-            let request = self.request(v1::ListMachinesRequest { page_size: 1000, page_token });
-            let page =
-                self.machines().list(request).await.map_err(|s| wire::error(&s))?.into_inner();
+            let request = self.request(v1::ListMachinesRequest {
+                page_size: 1000,
+                page_token,
+            });
+            let page = self
+                .machines()
+                .list(request)
+                .await
+                .map_err(|s| wire::error(&s))?
+                .into_inner();
             presets.extend(page.presets);
             machines.extend(page.machines);
             page_token = page.next_page_token;
@@ -211,7 +256,11 @@ impl Client {
         };
         retry_while_full(|| async {
             let request = self.request(message.clone());
-            let answer = self.simulation().simulate(request).await.map_err(|s| wire::error(&s))?;
+            let answer = self
+                .simulation()
+                .simulate(request)
+                .await
+                .map_err(|s| wire::error(&s))?;
             wire::result(answer.into_inner().result)
         })
         .await
@@ -231,7 +280,11 @@ impl Client {
             candidates: candidates.iter().map(wire::candidate).collect(),
             top_k,
         });
-        let answer = self.simulation().rank(request).await.map_err(|s| wire::error(&s))?;
+        let answer = self
+            .simulation()
+            .rank(request)
+            .await
+            .map_err(|s| wire::error(&s))?;
         let mut parts = answer.into_inner();
         while let Some(response) = parts.message().await.map_err(|s| wire::error(&s))? {
             match response.part {
@@ -276,7 +329,11 @@ impl Client {
             }
         });
         let request = self.request(ReceiverStream::new(receiver));
-        let answer = self.simulation().replay(request).await.map_err(|s| wire::error(&s))?;
+        let answer = self
+            .simulation()
+            .replay(request)
+            .await
+            .map_err(|s| wire::error(&s))?;
         let mut answers = answer.into_inner();
         let mut received = 0;
         while let Some(response) = answers.next().await {
@@ -285,7 +342,7 @@ impl Client {
                 Some(Outcome::Result(result)) => wire::result(Some(result)),
                 Some(Outcome::Problem(problem)) => Err(ServiceError {
                     kind: Kind::Invalid,
-                    problem: wire::problem(problem),
+                    problem: Box::new(wire::problem(problem)),
                     retry_after: None,
                 }),
                 Some(Outcome::OverBudgetCycles(cycles)) => Err(ServiceError::new(
@@ -302,7 +359,12 @@ impl Client {
         feed.abort();
         if received < sent.load(Ordering::Relaxed) {
             let message = "the server ended the replay early";
-            return Err(ServiceError::new(Kind::Unavailable, "client.cut_short", "", message));
+            return Err(ServiceError::new(
+                Kind::Unavailable,
+                "client.cut_short",
+                "",
+                message,
+            ));
         }
         Ok(())
     }
@@ -315,9 +377,11 @@ async fn retry_while_full<T, F: Future<Output = Result<T, ServiceError>>>(
     let mut retries = 0;
     loop {
         match call().await {
-            Err(ServiceError { kind: Kind::Exhausted, retry_after: Some(delay), .. })
-                if retries < FULL_RETRIES =>
-            {
+            Err(ServiceError {
+                kind: Kind::Exhausted,
+                retry_after: Some(delay),
+                ..
+            }) if retries < FULL_RETRIES => {
                 retries += 1;
                 tokio::time::sleep(delay.min(LONGEST_WAIT)).await;
             }

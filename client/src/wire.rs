@@ -44,7 +44,9 @@ pub fn error(status: &tonic::Status) -> ServiceError {
         Code::ResourceExhausted => Kind::Exhausted,
         Code::DeadlineExceeded => Kind::Deadline,
         // The client's own timer says so when it fires before the server's answer is here.
-        Code::Cancelled if status.message() == "Timeout expired" => return ServiceError::deadline(),
+        Code::Cancelled if status.message() == "Timeout expired" => {
+            return ServiceError::deadline();
+        }
         Code::Cancelled => Kind::Cancelled,
         Code::Unavailable => Kind::Unavailable,
         Code::Unimplemented => Kind::Unimplemented,
@@ -52,9 +54,13 @@ pub fn error(status: &tonic::Status) -> ServiceError {
         _ => Kind::Internal,
     };
     let code = code.unwrap_or_else(|| format!("grpc.{:?}", status.code()).to_lowercase());
-    let mut error =
-        ServiceError::new(kind, code, metadata("path").unwrap_or_default(), status.message())
-            .hint(metadata("hint").unwrap_or_default());
+    let mut error = ServiceError::new(
+        kind,
+        code,
+        metadata("path").unwrap_or_default(),
+        status.message(),
+    )
+    .hint(metadata("hint").unwrap_or_default());
     error.retry_after = details.retry_info().and_then(|r| r.retry_delay);
     error
 }
@@ -70,9 +76,15 @@ pub fn machine(request: &MachineRequest) -> v1::MachineRef {
     let overrides = request
         .overrides
         .iter()
-        .map(|(path, value)| v1::Override { path: path.clone(), value: value.clone() })
+        .map(|(path, value)| v1::Override {
+            path: path.clone(),
+            value: value.clone(),
+        })
         .collect();
-    v1::MachineRef { source: Some(source), overrides }
+    v1::MachineRef {
+        source: Some(source),
+        overrides,
+    }
 }
 
 /// A launch, as a message. Limits of the default size are left to the server.
@@ -87,16 +99,20 @@ pub fn launch(trace: Digest, launch: &Launch) -> v1::Launch {
         extents: args
             .extents
             .iter()
-            .map(|(name, extents)| (name.clone(), v1::Extents { extents: extents.clone() }))
+            .map(|(name, extents)| {
+                (
+                    name.clone(),
+                    v1::Extents {
+                        extents: extents.clone(),
+                    },
+                )
+            })
             .collect(),
         placement: args.placement.clone(),
         allow_overlap: args.allow_overlap,
         options: Some(v1::RunOptions {
             cycle_budget: options.cycle_budget,
-            max_work_items: unless(
-                options.limits.max_work_items,
-                default.limits.max_work_items,
-            ),
+            max_work_items: unless(options.limits.max_work_items, default.limits.max_work_items),
             max_requests: unless(options.max_requests, default.max_requests),
             allow_cost_mismatch: options.allow_cost_mismatch,
         }),
@@ -115,12 +131,30 @@ pub fn candidate(candidate: &Candidate) -> v1::Candidate {
                     weight: w.weight,
                 })
                 .collect();
-            v1::Candidate { key, launches, pre_failure: None }
+            v1::Candidate {
+                key,
+                launches,
+                pre_failure: None,
+            }
         }
         Err(problem) => {
-            let Problem { code, path, message, hint } = problem.clone();
-            let pre_failure = v1::Problem { code: code.into_owned(), path, message, hint };
-            v1::Candidate { key, launches: Vec::new(), pre_failure: Some(pre_failure) }
+            let Problem {
+                code,
+                path,
+                message,
+                hint,
+            } = problem.clone();
+            let pre_failure = v1::Problem {
+                code: code.into_owned(),
+                path,
+                message,
+                hint,
+            };
+            v1::Candidate {
+                key,
+                launches: Vec::new(),
+                pre_failure: Some(pre_failure),
+            }
         }
     }
 }
@@ -140,8 +174,20 @@ fn envelope(envelope: v1::Envelope) -> Envelope {
         v1::Origin::Joined => Origin::Joined,
         v1::Origin::Cached => Origin::Cached,
     };
-    let v1::Envelope { queue_ms, run_ms, host, computed_unix_s, .. } = envelope;
-    Envelope { origin, queue_ms, run_ms, host, computed_unix_s }
+    let v1::Envelope {
+        queue_ms,
+        run_ms,
+        host,
+        computed_unix_s,
+        ..
+    } = envelope;
+    Envelope {
+        origin,
+        queue_ms,
+        run_ms,
+        host,
+        computed_unix_s,
+    }
 }
 
 fn report(report: v1::Report) -> Result<Report, ServiceError> {
@@ -176,7 +222,11 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
             .cycle_stack
             .into_iter()
             .map(|e| {
-                Ok(StackEntry { core: e.core, cause: named(&e.cause)?, cycles: e.cycles })
+                Ok(StackEntry {
+                    core: e.core,
+                    cause: named(&e.cause)?,
+                    cycles: e.cycles,
+                })
             })
             .collect::<Result<_, ServiceError>>()?,
         notes: report.notes,
@@ -193,7 +243,10 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
             channels: dram
                 .channels
                 .into_iter()
-                .map(|c| ChannelStats { reads: c.reads, writes: c.writes })
+                .map(|c| ChannelStats {
+                    reads: c.reads,
+                    writes: c.writes,
+                })
                 .collect(),
             controllers: dram
                 .controllers
@@ -206,7 +259,9 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
 }
 
 /// A model's own counts, by the names they are serialised under.
-fn counters<T: serde::de::DeserializeOwned>(counters: v1::ModelCounters) -> Result<T, ServiceError> {
+fn counters<T: serde::de::DeserializeOwned>(
+    counters: v1::ModelCounters,
+) -> Result<T, ServiceError> {
     let counts = counters
         .counters
         .into_iter()
@@ -227,8 +282,18 @@ fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, ServiceError> 
 
 /// A problem from its message.
 pub fn problem(problem: v1::Problem) -> Problem {
-    let v1::Problem { code, path, message, hint } = problem;
-    Problem { code: code.into(), path, message, hint }
+    let v1::Problem {
+        code,
+        path,
+        message,
+        hint,
+    } = problem;
+    Problem {
+        code: code.into(),
+        path,
+        message,
+        hint,
+    }
 }
 
 /// What became of a candidate, from its message.
@@ -244,9 +309,9 @@ pub fn outcome(outcome: v1::CandidateOutcome) -> Result<CandidateOutcome, Servic
                 .collect::<Result<_, _>>()?,
         },
         S::Failed => Verdict::Failed(problem(required(outcome.problem, "problem")?)),
-        S::OverBudget => {
-            Verdict::OverBudget { cycles: required(outcome.budget_cycles, "budget")? }
-        }
+        S::OverBudget => Verdict::OverBudget {
+            cycles: required(outcome.budget_cycles, "budget")?,
+        },
         S::Pruned => {
             let v1::Pruned { bound, reason } = required(outcome.pruned, "bound")?;
             Verdict::Pruned { bound, reason }
@@ -258,7 +323,11 @@ pub fn outcome(outcome: v1::CandidateOutcome) -> Result<CandidateOutcome, Servic
         },
         S::Unspecified => return Err(malformed("a candidate has no status".to_owned())),
     };
-    Ok(CandidateOutcome { index: outcome.index as usize, key: outcome.key, verdict })
+    Ok(CandidateOutcome {
+        index: outcome.index as usize,
+        key: outcome.key,
+        verdict,
+    })
 }
 
 /// The order of a ranking, from its message.
@@ -288,8 +357,15 @@ pub fn order(order: v1::RankOrder) -> Result<Order, ServiceError> {
                 S::DuplicateOf => Status::DuplicateOf,
                 S::Unspecified => return Err(malformed("a count has no status".to_owned())),
             };
-            Ok(StatusCount { status, count: c.count as usize })
+            Ok(StatusCount {
+                status,
+                count: c.count as usize,
+            })
         })
         .collect::<Result<_, _>>()?;
-    Ok(Order { ranked, counts, note: order.note })
+    Ok(Order {
+        ranked,
+        counts,
+        note: order.note,
+    })
 }

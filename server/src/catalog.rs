@@ -72,7 +72,11 @@ pub struct Catalog {
 impl Catalog {
     /// A catalog over a store; without one, everything put into it stays in memory.
     pub fn new(store: Option<Arc<Store>>) -> Self {
-        let trace_memory = if store.is_some() { TRACE_MEMORY } else { u64::MAX };
+        let trace_memory = if store.is_some() {
+            TRACE_MEMORY
+        } else {
+            u64::MAX
+        };
         Self {
             store,
             traces: Mutex::new(Lru::new(trace_memory)),
@@ -124,15 +128,25 @@ impl Catalog {
         path: &str,
     ) -> Result<Arc<LoadedTrace>, ServiceError> {
         let key = (tenant.clone(), digest);
-        let hit = self.traces.lock().unwrap_or_else(PoisonError::into_inner).get(&key);
+        let hit = self
+            .traces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key);
         if let Some(trace) = hit {
             return Ok(trace);
         }
         let missing = || {
-            ServiceError::not_found("trace.not_found", path, format!("there is no trace {digest}"))
-                .hint("upload it first")
+            ServiceError::not_found(
+                "trace.not_found",
+                path,
+                format!("there is no trace {digest}"),
+            )
+            .hint("upload it first")
         };
-        let Some(store) = self.store.clone() else { return Err(missing()) };
+        let Some(store) = self.store.clone() else {
+            return Err(missing());
+        };
         let owner = tenant.clone();
         let found = self
             .off_runtime(move || {
@@ -152,7 +166,13 @@ impl Catalog {
                 Ok(Some((Arc::new(loaded), bytes.len() as u64)))
             })
             .await
-            .map_err(|e| if e.problem.path.is_empty() { e.under(path) } else { e })?;
+            .map_err(|e| {
+                if e.problem.path.is_empty() {
+                    e.under(path)
+                } else {
+                    e
+                }
+            })?;
         let (loaded, weight) = found.ok_or_else(missing)?;
         self.remember_trace(tenant, &loaded, weight);
         Ok(loaded)
@@ -164,7 +184,9 @@ impl Catalog {
         tenant: &Tenant,
         digests: Vec<Digest>,
     ) -> Result<Vec<Digest>, ServiceError> {
-        let Some(store) = self.store.clone() else { return Ok(digests) };
+        let Some(store) = self.store.clone() else {
+            return Ok(digests);
+        };
         let owner = tenant.clone();
         self.off_runtime(move || {
             let mut missing = Vec::new();
@@ -186,9 +208,12 @@ impl Catalog {
         after: Option<Digest>,
         count: usize,
     ) -> Result<Vec<Entry>, ServiceError> {
-        let Some(store) = self.store.clone() else { return Ok(Vec::new()) };
+        let Some(store) = self.store.clone() else {
+            return Ok(Vec::new());
+        };
         let owner = tenant.clone();
-        self.off_runtime(move || Ok(store.list(&owner, kind, after, count)?)).await
+        self.off_runtime(move || Ok(store.list(&owner, kind, after, count)?))
+            .await
     }
 
     /// Deletes a stored trace.
@@ -199,7 +224,10 @@ impl Catalog {
         path: &str,
     ) -> Result<(), ServiceError> {
         let key = (tenant.clone(), digest);
-        self.traces.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        self.traces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&key);
         let (store, owner) = (self.store.clone(), tenant.clone());
         let found = self
             .off_runtime(move || match store {
@@ -214,7 +242,8 @@ impl Catalog {
             "trace.not_found",
             path,
             format!("there is no trace {digest}"),
-        ))
+        )
+        .hint("Traces.List names those that are there"))
     }
 
     /// A machine, ready to run on.
@@ -225,7 +254,11 @@ impl Catalog {
         path: &str,
     ) -> Result<Arc<LoadedMachine>, ServiceError> {
         let key = (tenant.clone(), request);
-        let hit = self.machines.lock().unwrap_or_else(PoisonError::into_inner).get(&key);
+        let hit = self
+            .machines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key);
         if let Some(machine) = hit {
             return Ok(machine);
         }
@@ -283,7 +316,11 @@ impl Catalog {
 
     fn remember_trace(&self, tenant: &Tenant, trace: &Arc<LoadedTrace>, weight: u64) {
         let mut traces = self.traces.lock().unwrap_or_else(PoisonError::into_inner);
-        traces.insert((tenant.clone(), trace.digest), Arc::clone(trace), weight + 1024);
+        traces.insert(
+            (tenant.clone(), trace.digest),
+            Arc::clone(trace),
+            weight + 1024,
+        );
     }
 
     /// Runs what may take long on a thread of its own, a bounded number at once.
@@ -291,24 +328,36 @@ impl Catalog {
         &self,
         work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let _pass = self.gate.acquire().await.map_err(|_| ServiceError::shutting_down())?;
-        tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "background work failed");
-            Err(ServiceError::internal("the work failed unexpectedly"))
-        })
+        let _pass = self
+            .gate
+            .acquire()
+            .await
+            .map_err(|_| ServiceError::shutting_down())?;
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|error| {
+                tracing::error!(%error, "background work failed");
+                Err(ServiceError::internal("the work failed unexpectedly"))
+            })
     }
 }
 
 fn loaded(trace: ValidTrace) -> LoadedTrace {
-    LoadedTrace { digest: Digest(trace.digest().0), trace }
+    LoadedTrace {
+        digest: Digest(trace.digest().0),
+        trace,
+    }
 }
 
 fn parse_machine(name: &str, document: &str) -> Result<LoadedMachine, ServiceError> {
-    let loaded =
-        tilesim_core::machine::load(name, document, &NoFiles, ImportOptions::default())?;
+    let loaded = tilesim_core::machine::load(name, document, &NoFiles, ImportOptions::default())?;
     let digest = Digest(loaded.machine.digest()?.0);
     let notes = loaded.report.iter().map(ToString::to_string).collect();
-    Ok(LoadedMachine { digest, machine: loaded.machine, notes })
+    Ok(LoadedMachine {
+        digest,
+        machine: loaded.machine,
+        notes,
+    })
 }
 
 fn read_machine(
@@ -319,8 +368,13 @@ fn read_machine(
 ) -> Result<LoadedMachine, ServiceError> {
     let mut loaded = match &request.source {
         MachineSource::Preset(name) => {
-            let machine = Machine::preset(name)?;
-            LoadedMachine { digest: Digest(machine.digest()?.0), machine, notes: Vec::new() }
+            let machine = Machine::preset(name)
+                .map_err(|e| ServiceError::from(e).under(&format!("{path}.preset")))?;
+            LoadedMachine {
+                digest: Digest(machine.digest()?.0),
+                machine,
+                notes: Vec::new(),
+            }
         }
         MachineSource::Document(document) => parse_machine("", document)?,
         MachineSource::Stored(digest) => {

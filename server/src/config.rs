@@ -35,19 +35,39 @@ pub struct ServeArgs {
     #[arg(long, env = "TILESIM_MAX_REQUESTS", value_name = "N", default_value_t = 1 << 40)]
     pub max_requests: u64,
     /// Candidates of one ranking.
-    #[arg(long, env = "TILESIM_MAX_CANDIDATES", value_name = "N", default_value_t = 10_000)]
+    #[arg(
+        long,
+        env = "TILESIM_MAX_CANDIDATES",
+        value_name = "N",
+        default_value_t = 10_000
+    )]
     pub max_candidates: u32,
     /// Bytes of stored traces and machines per tenant.
     #[arg(long, env = "TILESIM_TENANT_BYTES", value_name = "N", default_value_t = 16 << 30)]
     pub tenant_bytes: u64,
     /// Results kept on disk.
-    #[arg(long, env = "TILESIM_RESULTS", value_name = "N", default_value_t = 100_000)]
+    #[arg(
+        long,
+        env = "TILESIM_RESULTS",
+        value_name = "N",
+        default_value_t = 100_000
+    )]
     pub results: u64,
     /// Seconds that running work has to end after SIGTERM.
-    #[arg(long, env = "TILESIM_DRAIN_SECONDS", value_name = "S", default_value_t = 30.0)]
+    #[arg(
+        long,
+        env = "TILESIM_DRAIN_SECONDS",
+        value_name = "S",
+        default_value_t = 30.0
+    )]
     pub drain_seconds: f64,
     /// What to log, for example `info` or `tilesim_server=debug`.
-    #[arg(long, env = "TILESIM_LOG", value_name = "FILTER", default_value = "info")]
+    #[arg(
+        long,
+        env = "TILESIM_LOG",
+        value_name = "FILTER",
+        default_value = "info"
+    )]
     pub log: String,
     /// Log JSON lines instead of text.
     #[arg(long, env = "TILESIM_LOG_JSON")]
@@ -117,7 +137,10 @@ impl TryFrom<ServeArgs> for Config {
             if (low..=high).contains(&value) {
                 Ok(value)
             } else {
-                Err(ConfigError { flag, message: format!("{value} is not in {low} to {high}") })
+                Err(ConfigError {
+                    flag,
+                    message: format!("{value} is not in {low} to {high}"),
+                })
             }
         };
         let workers = match args.workers {
@@ -126,7 +149,10 @@ impl TryFrom<ServeArgs> for Config {
         };
         if !(0.0..=86_400.0).contains(&args.drain_seconds) {
             let message = format!("{} is not in 0 to 86400", args.drain_seconds);
-            return Err(ConfigError { flag: "drain-seconds", message });
+            return Err(ConfigError {
+                flag: "drain-seconds",
+                message,
+            });
         }
         let message = args.max_message_bytes as u64;
         Ok(Self {
@@ -143,7 +169,8 @@ impl TryFrom<ServeArgs> for Config {
                 trace_bytes: within("max-trace-bytes", args.max_trace_bytes, 1 << 10, 1 << 30)?,
                 work_items: args.max_work_items,
                 requests: args.max_requests,
-                candidates: within("max-candidates", args.max_candidates.into(), 1, 1 << 20)? as u32,
+                candidates: within("max-candidates", args.max_candidates.into(), 1, 1 << 20)?
+                    as u32,
                 launches_per_candidate: 256,
                 digests: 100_000,
                 tenant_bytes: args.tenant_bytes,
@@ -155,9 +182,16 @@ impl TryFrom<ServeArgs> for Config {
 }
 
 fn default_store() -> Result<PathBuf, ConfigError> {
-    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     set("XDG_DATA_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".local/share")))
         .map(|data| data.join("tilesim"))
-        .ok_or_else(|| ConfigError { flag: "store", message: "no home folder: name one".to_owned() })
+        .ok_or_else(|| ConfigError {
+            flag: "store",
+            message: "no home folder: name one".to_owned(),
+        })
 }

@@ -72,7 +72,7 @@ pub struct ServiceError {
     /// What a client can do about it.
     pub kind: Kind,
     /// What is wrong.
-    pub problem: Problem,
+    pub problem: Box<Problem>,
     /// When to try again ([`Kind::Exhausted`]).
     pub retry_after: Option<Duration>,
 }
@@ -91,7 +91,11 @@ impl ServiceError {
             message: message.into(),
             hint: String::new(),
         };
-        Self { kind, problem, retry_after: None }
+        Self {
+            kind,
+            problem: Box::new(problem),
+            retry_after: None,
+        }
     }
 
     /// A request that is wrong in itself.
@@ -120,19 +124,34 @@ impl ServiceError {
 
     /// The deadline passed.
     pub fn deadline() -> Self {
-        Self::new(Kind::Deadline, "run.deadline", "", "the deadline passed before the result was there")
-            .hint("allow more time, or set a cycle budget to bound the run by its own measure")
+        Self::new(
+            Kind::Deadline,
+            "run.deadline",
+            "",
+            "the deadline passed before the result was there",
+        )
+        .hint("allow more time, or set a cycle budget to bound the run by its own measure")
     }
 
     /// Nobody waits for the result any more.
     pub fn cancelled() -> Self {
-        Self::new(Kind::Cancelled, "run.cancelled", "", "the request was cancelled")
+        Self::new(
+            Kind::Cancelled,
+            "run.cancelled",
+            "",
+            "the request was cancelled",
+        )
     }
 
     /// The server is shutting down.
     pub fn shutting_down() -> Self {
-        Self::new(Kind::Unavailable, "server.shutting_down", "", "the server is shutting down")
-            .hint("send the request again to another server, or later")
+        Self::new(
+            Kind::Unavailable,
+            "server.shutting_down",
+            "",
+            "the server is shutting down",
+        )
+        .hint("send the request again to another server, or later")
     }
 
     /// The same failure with a remedy.
@@ -215,7 +234,10 @@ const BLOCKED_TOLD: usize = 8;
 /// A deadlock with its detail: who waits for what, and what is taken.
 fn deadlock_message(deadlock: &Deadlock) -> String {
     let count = deadlock.blocked.len();
-    let mut text = format!("deadlock at cycle {}: {count} ops can never go on", deadlock.cycle);
+    let mut text = format!(
+        "deadlock at cycle {}: {count} ops can never go on",
+        deadlock.cycle
+    );
     for op in deadlock.blocked.iter().take(BLOCKED_TOLD) {
         let [a, b, c] = op.work_item;
         text.push_str(&format!(
@@ -226,13 +248,20 @@ fn deadlock_message(deadlock: &Deadlock) -> String {
     if count > BLOCKED_TOLD {
         text.push_str(&format!("; and {} more", count - BLOCKED_TOLD));
     }
-    let cores = deadlock.scratchpad.iter().zip(&deadlock.weight_slots).enumerate();
+    let cores = deadlock
+        .scratchpad
+        .iter()
+        .zip(&deadlock.weight_slots)
+        .enumerate();
     for (core, ((used, all), (slots, all_slots))) in cores.take(BLOCKED_TOLD) {
         text.push_str(&format!(
             "; core {core}: {used} of {all} scratchpad bytes and {slots} of {all_slots} weight slots taken"
         ));
     }
-    text.push_str(&format!("; {} work-items not started", deadlock.waiting_items));
+    text.push_str(&format!(
+        "; {} work-items not started",
+        deadlock.waiting_items
+    ));
     text
 }
 
@@ -257,7 +286,11 @@ impl From<StoreError> for ServiceError {
 
 impl From<ServiceError> for Status {
     fn from(error: ServiceError) -> Self {
-        let ServiceError { kind, problem, retry_after } = error;
+        let ServiceError {
+            kind,
+            problem,
+            retry_after,
+        } = error;
         let code = match kind {
             Kind::Invalid => Code::InvalidArgument,
             Kind::Precondition | Kind::OverBudget { .. } => Code::FailedPrecondition,
@@ -281,7 +314,9 @@ impl From<ServiceError> for Status {
         details.set_error_info(
             problem.code.to_string(),
             ERROR_DOMAIN,
-            metadata.into_iter().collect::<std::collections::HashMap<_, _>>(),
+            metadata
+                .into_iter()
+                .collect::<std::collections::HashMap<_, _>>(),
         );
         match kind {
             Kind::Invalid => {
@@ -334,7 +369,10 @@ mod tests {
         assert_eq!(info.metadata["path"], "launch.grid");
         assert_eq!(info.metadata["hint"], "give two");
         let violation = &details.bad_request().unwrap().field_violations[0];
-        assert_eq!((violation.field.as_str(), violation.description.as_str()), ("launch.grid", "too few"));
+        assert_eq!(
+            (violation.field.as_str(), violation.description.as_str()),
+            ("launch.grid", "too few")
+        );
     }
 
     #[test]

@@ -145,7 +145,10 @@ mod tests {
         };
         assert_eq!(read("1S"), Some(Duration::from_millis(998)));
         assert_eq!(read("10m"), Some(Duration::from_millis(9)));
-        assert_eq!(read("99999999H"), Some(Duration::from_secs(99_999_999 * 3600) - EARLY));
+        assert_eq!(
+            read("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3600) - EARLY)
+        );
         for bad in ["", "S", "1", "1x", "-1S", "123456789S", "1é"] {
             let mut headers = http::HeaderMap::new();
             if let Ok(value) = http::HeaderValue::from_bytes(bad.as_bytes()) {

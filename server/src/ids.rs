@@ -13,8 +13,12 @@ impl Digest {
     pub fn parse(text: &str, path: &str) -> Result<Self, ServiceError> {
         text.parse().map_err(|()| {
             let shown: String = text.chars().take(80).collect();
-            ServiceError::invalid("request.bad_digest", path, format!("`{shown}` is not a digest"))
-                .hint("a digest is 64 lower-case hexadecimal digits")
+            ServiceError::invalid(
+                "request.bad_digest",
+                path,
+                format!("`{shown}` is not a digest"),
+            )
+            .hint("a digest is 64 lower-case hexadecimal digits")
         })
     }
 
@@ -32,7 +36,9 @@ impl FromStr for Digest {
         if !ok {
             return Err(());
         }
-        blake3::Hash::from_hex(text).map(|h| Self(*h.as_bytes())).map_err(|_| ())
+        blake3::Hash::from_hex(text)
+            .map(|h| Self(*h.as_bytes()))
+            .map_err(|_| ())
     }
 }
 
@@ -56,7 +62,9 @@ impl Tenant {
     /// Checks a tenant name. It becomes a folder name, so nothing but `a-z 0-9 - _` is let in.
     pub fn parse(text: &str) -> Result<Self, ServiceError> {
         let ok = (1..=64).contains(&text.len())
-            && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'));
+            && text
+                .bytes()
+                .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'));
         if ok {
             Ok(Self(text.to_owned()))
         } else {

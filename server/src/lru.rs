@@ -23,7 +23,13 @@ struct Slot<V> {
 impl<K: Hash + Eq + Clone, V: Clone> Lru<K, V> {
     /// An empty map for entries of `capacity` together.
     pub fn new(capacity: u64) -> Self {
-        Self { entries: HashMap::new(), by_age: BTreeMap::new(), clock: 0, weight: 0, capacity }
+        Self {
+            entries: HashMap::new(),
+            by_age: BTreeMap::new(),
+            clock: 0,
+            weight: 0,
+            capacity,
+        }
     }
 
     /// Looks an entry up and marks it as used.
@@ -45,9 +51,18 @@ impl<K: Hash + Eq + Clone, V: Clone> Lru<K, V> {
         self.clock += 1;
         self.weight += weight;
         self.by_age.insert(self.clock, key.clone());
-        self.entries.insert(key, Slot { value, weight, used: self.clock });
+        self.entries.insert(
+            key,
+            Slot {
+                value,
+                weight,
+                used: self.clock,
+            },
+        );
         while self.weight > self.capacity {
-            let Some((_, oldest)) = self.by_age.pop_first() else { break };
+            let Some((_, oldest)) = self.by_age.pop_first() else {
+                break;
+            };
             if let Some(slot) = self.entries.remove(&oldest) {
                 self.weight -= slot.weight;
             }
@@ -74,7 +89,10 @@ mod tests {
         lru.insert(2, 'b', 4);
         assert_eq!(lru.get(&1), Some('a'));
         lru.insert(3, 'c', 4);
-        assert_eq!((lru.get(&1), lru.get(&2), lru.get(&3)), (Some('a'), None, Some('c')));
+        assert_eq!(
+            (lru.get(&1), lru.get(&2), lru.get(&3)),
+            (Some('a'), None, Some('c'))
+        );
         lru.insert(4, 'd', 11);
         assert_eq!(lru.get(&4), None);
         lru.insert(1, 'z', 1);

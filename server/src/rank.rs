@@ -2,11 +2,7 @@
 //!
 //! Every candidate is simulated. The order does not depend on which finishes first.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use serde::{Deserialize, Serialize};
 use tilesim_core::Launch;
@@ -189,15 +185,32 @@ pub fn order(outcomes: &[(usize, String, Status, Option<u64>)]) -> Order {
             Some(last) => last.tie_group + 1,
             None => 0,
         };
-        ranked.push(Ranked { index, key: key.clone(), score, tie_group, margin: score - best });
+        ranked.push(Ranked {
+            index,
+            key: key.clone(),
+            score,
+            tie_group,
+            margin: score - best,
+        });
     }
     let mut counts = std::collections::BTreeMap::<Status, usize>::new();
     for (_, _, status, _) in outcomes {
         *counts.entry(*status).or_default() += 1;
     }
-    let note = if ranked.is_empty() { "no candidate has a score".to_owned() } else { String::new() };
-    let counts = counts.into_iter().map(|(status, count)| StatusCount { status, count }).collect();
-    Order { ranked, counts, note }
+    let note = if ranked.is_empty() {
+        "no candidate has a score".to_owned()
+    } else {
+        String::new()
+    };
+    let counts = counts
+        .into_iter()
+        .map(|(status, count)| StatusCount { status, count })
+        .collect();
+    Order {
+        ranked,
+        counts,
+        note,
+    }
 }
 
 /// Ranks. Outcomes go to `events` as they come; the order is returned. Ends early, with an error,
@@ -208,7 +221,12 @@ pub async fn rank(
     job: RankJob,
     events: &mpsc::Sender<CandidateOutcome>,
 ) -> Result<Order, ServiceError> {
-    let RankJob { tenant, machine, candidates, deadline } = job;
+    let RankJob {
+        tenant,
+        machine,
+        candidates,
+        deadline,
+    } = job;
     let first_of = originals(&candidates);
     let mut undecided: HashMap<usize, Vec<usize>> = HashMap::new();
     for (index, original) in first_of.iter().enumerate() {
@@ -218,7 +236,10 @@ pub async fn rank(
     }
     let mut decided = Vec::with_capacity(candidates.len());
     let mut tasks = JoinSet::new();
-    let mut waiting = candidates.iter().enumerate().filter(|(i, _)| first_of[*i] == *i);
+    let mut waiting = candidates
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| first_of[*i] == *i);
     // One more than there are workers, so that none is idle while an outcome is handed on.
     let at_once = runner.workers() + 1;
     loop {
@@ -234,7 +255,9 @@ pub async fn rank(
                 (index, verdict)
             });
         }
-        let Some(task) = tasks.join_next().await else { break };
+        let Some(task) = tasks.join_next().await else {
+            break;
+        };
         let (index, verdict) =
             task.map_err(|e| ServiceError::internal(format!("a candidate's task failed: {e}")))?;
         let verdict = verdict?;
@@ -242,13 +265,22 @@ pub async fn rank(
         let duplicates = undecided.remove(&index).unwrap_or_default();
         let mut verdicts = vec![(index, verdict)];
         verdicts.extend(
-            duplicates.into_iter().map(|d| (d, Verdict::DuplicateOf { index, score })),
+            duplicates
+                .into_iter()
+                .map(|d| (d, Verdict::DuplicateOf { index, score })),
         );
         for (index, verdict) in verdicts {
             let key = candidates[index].key.clone();
             decided.push((index, key.clone(), verdict.status(), verdict.score()));
-            let outcome = CandidateOutcome { index, key, verdict };
-            events.send(outcome).await.map_err(|_| ServiceError::cancelled())?;
+            let outcome = CandidateOutcome {
+                index,
+                key,
+                verdict,
+            };
+            events
+                .send(outcome)
+                .await
+                .map_err(|_| ServiceError::cancelled())?;
         }
     }
     Ok(order(&decided))
@@ -260,7 +292,12 @@ fn originals(candidates: &[Candidate]) -> Vec<usize> {
     let same = |candidate: &Candidate| -> Option<Vec<u8>> {
         let launches = candidate.launches.as_ref().ok()?;
         let mut identity = Vec::new();
-        for WeightedLaunch { trace, launch, weight } in launches {
+        for WeightedLaunch {
+            trace,
+            launch,
+            weight,
+        } in launches
+        {
             identity.extend_from_slice(&trace.0);
             identity.extend_from_slice(&weight.to_le_bytes());
             let launch = serde_json::to_vec(launch).ok()?;
@@ -335,7 +372,7 @@ fn failed(error: ServiceError) -> Result<Verdict, ServiceError> {
     match error.kind {
         Kind::OverBudget { cycles } => Ok(Verdict::OverBudget { cycles }),
         Kind::Deadline | Kind::Cancelled | Kind::Unavailable | Kind::Exhausted => Err(error),
-        _ => Ok(Verdict::Failed(error.problem)),
+        _ => Ok(Verdict::Failed(*error.problem)),
     }
 }
 
@@ -352,7 +389,11 @@ mod tests {
             (1, "b".to_owned(), Status::Ok, Some(7)),
         ];
         let places = |order: &Order| -> Vec<(usize, usize, u64)> {
-            order.ranked.iter().map(|r| (r.index, r.tie_group, r.margin)).collect()
+            order
+                .ranked
+                .iter()
+                .map(|r| (r.index, r.tie_group, r.margin))
+                .collect()
         };
         let one = order(&outcomes);
         assert_eq!(places(&one), [(2, 0, 0), (1, 1, 2), (3, 1, 2)]);

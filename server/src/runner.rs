@@ -52,8 +52,12 @@ impl RunRequest {
         let launch = serde_json::to_vec(&self.launch)
             .map_err(|e| ServiceError::internal(format!("launch cannot be written down: {e}")))?;
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.trace.digest.0).update(&self.machine.digest.0);
-        hasher.update(&(launch.len() as u64).to_le_bytes()).update(&launch);
+        hasher
+            .update(&self.trace.digest.0)
+            .update(&self.machine.digest.0);
+        hasher
+            .update(&(launch.len() as u64).to_le_bytes())
+            .update(&launch);
         hasher.update(MODEL_VERSION.as_bytes());
         Ok(ResultKey(*hasher.finalize().as_bytes()))
     }
@@ -232,7 +236,11 @@ impl Runner {
         // Runs that were cancelled while they waited have given their room back but still stand in
         // the channel until a worker throws them away: hence the slack.
         let (jobs, receiver) = bounded(4 * capacity);
-        let mut pool = Pool { shared: Arc::clone(&shared), jobs: Some(jobs), threads: Vec::new() };
+        let mut pool = Pool {
+            shared: Arc::clone(&shared),
+            jobs: Some(jobs),
+            threads: Vec::new(),
+        };
         for index in 0..config.workers {
             let (shared, receiver) = (Arc::clone(&shared), receiver.clone());
             pool.threads.push(
@@ -241,7 +249,10 @@ impl Runner {
                     .spawn(move || shared.work(&receiver))?,
             );
         }
-        Ok(Self { shared, pool: Arc::new(pool) })
+        Ok(Self {
+            shared,
+            pool: Arc::new(pool),
+        })
     }
 
     /// Worker threads.
@@ -261,7 +272,10 @@ impl Runner {
 
     /// Simulations that wait for a worker now.
     pub fn queued(&self) -> usize {
-        let admitted = self.shared.capacity.saturating_sub(self.shared.room.available_permits());
+        let admitted = self
+            .shared
+            .capacity
+            .saturating_sub(self.shared.room.available_permits());
         admitted.saturating_sub(self.running())
     }
 
@@ -296,11 +310,16 @@ impl Runner {
         }
         let room = Arc::clone(&self.shared.room);
         let permit = match admission {
-            Admission::OrWait => room.acquire_owned().await.map_err(|_| TryAcquireError::Closed),
+            Admission::OrWait => room
+                .acquire_owned()
+                .await
+                .map_err(|_| TryAcquireError::Closed),
             Admission::OrRefuse => room.try_acquire_owned(),
         };
         let permit = permit.map_err(|_| self.shared.queue_full())?;
-        let waiter = self.shared.join_or_start(key, request, permit, &self.pool)?;
+        let waiter = self
+            .shared
+            .join_or_start(key, request, permit, &self.pool)?;
         waiter.outcome().await
     }
 }
@@ -333,19 +352,37 @@ impl Shared {
     }
 
     async fn stored(&self, key: &FlightKey) -> Result<Option<RunResult>, ServiceError> {
-        let Some(store) = self.store.clone() else { return Ok(None) };
+        let Some(store) = self.store.clone() else {
+            return Ok(None);
+        };
         let (tenant, result_key) = key.clone();
         let read = move || -> Result<_, ServiceError> {
-            let Some(bytes) = store.result(&tenant, &result_key)? else { return Ok(None) };
+            let Some(bytes) = store.result(&tenant, &result_key)? else {
+                return Ok(None);
+            };
             // A result of another build that this one cannot read is as good as none.
-            Ok(serde_json::from_slice::<StoredResult>(&bytes).ok().map(|r| (r, bytes.len())))
+            Ok(serde_json::from_slice::<StoredResult>(&bytes)
+                .ok()
+                .map(|r| (r, bytes.len())))
         };
         let found = tokio::task::spawn_blocking(read)
             .await
             .map_err(|e| ServiceError::internal(format!("reading a result failed: {e}")))??;
-        let Some((stored, weight)) = found else { return Ok(None) };
-        let StoredResult { report, run_ms, host, computed_unix_s } = stored;
-        let result = StoredResultInMemory { report: Arc::new(report), run_ms, host, computed_unix_s };
+        let Some((stored, weight)) = found else {
+            return Ok(None);
+        };
+        let StoredResult {
+            report,
+            run_ms,
+            host,
+            computed_unix_s,
+        } = stored;
+        let result = StoredResultInMemory {
+            report: Arc::new(report),
+            run_ms,
+            host,
+            computed_unix_s,
+        };
         lock(&self.memory).insert(key.clone(), Arc::new(result), weight as u64);
         Ok(self.remembered(key))
     }
@@ -354,10 +391,18 @@ impl Shared {
         let flights = lock(&self.flights);
         let flight = Arc::clone(flights.get(key)?);
         flight.waiters.fetch_add(1, Ordering::Relaxed);
-        flight.deadline_us.fetch_max(self.micros(deadline), Ordering::Relaxed);
+        flight
+            .deadline_us
+            .fetch_max(self.micros(deadline), Ordering::Relaxed);
         self.counters.joined.fetch_add(1, Ordering::Relaxed);
         let outcome = flight.outcome.subscribe();
-        Some(Waiter { shared: Arc::clone(self), key: key.clone(), flight, outcome, joined: true })
+        Some(Waiter {
+            shared: Arc::clone(self),
+            key: key.clone(),
+            flight,
+            outcome,
+            joined: true,
+        })
     }
 
     fn join_or_start(
@@ -395,7 +440,12 @@ impl Shared {
                 joined: false,
             }
         };
-        let job = Job { key, flight, request, queued: Instant::now() };
+        let job = Job {
+            key,
+            flight,
+            request,
+            queued: Instant::now(),
+        };
         match &pool.jobs {
             Some(jobs) if jobs.try_send(job).is_ok() => Ok(waiter),
             // Dropping the waiter takes the flight out again.
@@ -425,14 +475,19 @@ impl Shared {
             Kind::Exhausted,
             "server.queue_full",
             "",
-            format!("all {} workers are busy and the queue is full", self.workers),
+            format!(
+                "all {} workers are busy and the queue is full",
+                self.workers
+            ),
         )
         .hint(format!("try again in {:.1} s", delay.as_secs_f64()))
         .retry_after(delay)
     }
 
     fn micros(&self, deadline: Option<Instant>) -> u64 {
-        deadline.map_or(u64::MAX, |d| d.saturating_duration_since(self.epoch).as_micros() as u64)
+        deadline.map_or(u64::MAX, |d| {
+            d.saturating_duration_since(self.epoch).as_micros() as u64
+        })
     }
 
     fn work(&self, jobs: &Receiver<Job>) {
@@ -443,7 +498,9 @@ impl Shared {
     }
 
     fn execute(&self, job: &Job) -> Outcome {
-        let Job { flight, request, .. } = job;
+        let Job {
+            flight, request, ..
+        } = job;
         flight.started.store(true, Ordering::Relaxed);
         if self.stopping.load(Ordering::Relaxed) {
             return Err(ServiceError::shutting_down());
@@ -455,10 +512,19 @@ impl Shared {
         self.counters.simulations.fetch_add(1, Ordering::Relaxed);
         self.running.fetch_add(1, Ordering::Relaxed);
         let begin = Instant::now();
-        let mut watch =
-            FlightWatch { shared: self, flight, progress: request.progress.as_deref(), why: None };
+        let mut watch = FlightWatch {
+            shared: self,
+            flight,
+            progress: request.progress.as_deref(),
+            why: None,
+        };
         let run = catch_unwind(AssertUnwindSafe(|| {
-            simulate(&request.machine.machine, &request.trace.trace, &request.launch, &mut watch)
+            simulate(
+                &request.machine.machine,
+                &request.trace.trace,
+                &request.launch,
+                &mut watch,
+            )
         }));
         let why = watch.why;
         let elapsed = begin.elapsed();
@@ -484,7 +550,12 @@ impl Shared {
     fn keep(&self, job: &Job, report: Report, queue_ms: f64, run_ms: f64) -> RunResult {
         let computed_unix_s = unix_seconds();
         let host = self.host.clone();
-        let stored = StoredResult { report, run_ms, host: host.clone(), computed_unix_s };
+        let stored = StoredResult {
+            report,
+            run_ms,
+            host: host.clone(),
+            computed_unix_s,
+        };
         let bytes = serde_json::to_vec(&stored).unwrap_or_default();
         let report = Arc::new(stored.report);
         let in_memory = StoredResultInMemory {
@@ -499,13 +570,25 @@ impl Shared {
             store.put_result(&job.key.0, job.key.1, bytes);
         }
         let origin = Origin::Simulated;
-        RunResult { report, envelope: Envelope { origin, queue_ms, run_ms, host, computed_unix_s } }
+        RunResult {
+            report,
+            envelope: Envelope {
+                origin,
+                queue_ms,
+                run_ms,
+                host,
+                computed_unix_s,
+            },
+        }
     }
 
     fn finish(&self, job: &Job, outcome: Outcome) {
         {
             let mut flights = lock(&self.flights);
-            if flights.get(&job.key).is_some_and(|f| Arc::ptr_eq(f, &job.flight)) {
+            if flights
+                .get(&job.key)
+                .is_some_and(|f| Arc::ptr_eq(f, &job.flight))
+            {
                 flights.remove(&job.key);
             }
         }
@@ -517,7 +600,11 @@ impl Shared {
         let new = elapsed.as_micros() as u64;
         let old = self.mean_run_us.load(Ordering::Relaxed);
         // Racing updates lose one sample, which a mean can bear.
-        let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
+        let mean = if old == 0 {
+            new
+        } else {
+            old - old / 8 + new / 8
+        };
         self.mean_run_us.store(mean, Ordering::Relaxed);
     }
 }
@@ -552,7 +639,10 @@ impl Drop for Waiter {
         if self.flight.waiters.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
-        if flights.get(&self.key).is_some_and(|f| Arc::ptr_eq(f, &self.flight)) {
+        if flights
+            .get(&self.key)
+            .is_some_and(|f| Arc::ptr_eq(f, &self.flight))
+        {
             // Nobody can join it any more: an equal request starts afresh.
             flights.remove(&self.key);
         }
@@ -576,7 +666,9 @@ impl Watch for FlightWatch<'_> {
     fn poll(&mut self, progress: &Progress) -> ControlFlow<()> {
         if let Some(shown) = self.progress {
             shown.cycle.store(progress.cycle, Ordering::Relaxed);
-            shown.items_done.store(progress.items_done, Ordering::Relaxed);
+            shown
+                .items_done
+                .store(progress.items_done, Ordering::Relaxed);
             shown.items.store(progress.items, Ordering::Relaxed);
         }
         let why = if self.flight.cancel.load(Ordering::Relaxed) {

@@ -93,19 +93,22 @@ impl App {
                 "trace.too_large",
                 "header.size_bytes",
                 format!("{bytes} bytes are more than the limit of {limit}"),
-            ));
+            )
+            .hint("fold repeated work into loops, or run a server with a higher limit"));
         }
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        Arc::clone(&self.uploads).try_acquire_many_owned(kib).map_err(|_| {
-            ServiceError::new(
-                Kind::Exhausted,
-                "server.uploads_full",
-                "",
-                "too many uploads are under way",
-            )
-            .hint("try again in a second")
-            .retry_after(Duration::from_secs(1))
-        })
+        Arc::clone(&self.uploads)
+            .try_acquire_many_owned(kib)
+            .map_err(|_| {
+                ServiceError::new(
+                    Kind::Exhausted,
+                    "server.uploads_full",
+                    "",
+                    "too many uploads are under way",
+                )
+                .hint("try again in a second")
+                .retry_after(Duration::from_secs(1))
+            })
     }
 }
 
@@ -126,14 +129,21 @@ impl ServerBuilder {
     pub async fn bind(self) -> anyhow::Result<Server> {
         let listen = self.config.listen;
         let app = Arc::new(App::start(self.config)?);
-        let listener =
-            TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-        let address = listener.local_addr().context("cannot read the address listened on")?;
+        let listener = TcpListener::bind(listen)
+            .await
+            .with_context(|| format!("cannot listen on {listen}"))?;
+        let address = listener
+            .local_addr()
+            .context("cannot read the address listened on")?;
         if let Some(path) = &app.config.port_file {
             write_port_file(path, address.port())
                 .with_context(|| format!("cannot write the port file {}", path.display()))?;
         }
-        Ok(Server { app, listener, address })
+        Ok(Server {
+            app,
+            listener,
+            address,
+        })
     }
 }
 
@@ -188,13 +198,17 @@ impl Server {
             let _ = tokio::time::timeout(FAREWELL, &mut serving).await;
         }
         let store = Arc::clone(&app.store);
-        tokio::task::spawn_blocking(move || store.flush()).await.context("flushing the store")?;
+        tokio::task::spawn_blocking(move || store.flush())
+            .await
+            .context("flushing the store")?;
         Ok(())
     }
 }
 
 fn routes(app: &Arc<App>) -> anyhow::Result<Routes> {
-    let services = Services { app: Arc::clone(app) };
+    let services = Services {
+        app: Arc::clone(app),
+    };
     let limit = app.config.limits.message_bytes;
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -212,7 +226,13 @@ fn routes(app: &Arc<App>) -> anyhow::Result<Routes> {
 }
 
 async fn set_health(health: &HealthReporter, status: ServingStatus) {
-    let services = ["", "tilesim.v1.Traces", "tilesim.v1.Machines", "tilesim.v1.Simulation", "tilesim.v1.Server"];
+    let services = [
+        "",
+        "tilesim.v1.Traces",
+        "tilesim.v1.Machines",
+        "tilesim.v1.Simulation",
+        "tilesim.v1.Server",
+    ];
     for service in services {
         health.set_service_status(service, status).await;
     }
@@ -220,7 +240,10 @@ async fn set_health(health: &HealthReporter, status: ServingStatus) {
 
 /// Writes the port so that whoever waits for the file never reads half of it.
 fn write_port_file(path: &Path, port: u16) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     writeln!(file, "{port}")?;
     file.persist(path)?;
@@ -257,7 +280,11 @@ fn start_logging(args: &ServeArgs) -> anyhow::Result<()> {
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    let started = if args.log_json { logs.json().try_init() } else { logs.try_init() };
+    let started = if args.log_json {
+        logs.json().try_init()
+    } else {
+        logs.try_init()
+    };
     started.map_err(|e| anyhow::anyhow!("cannot start logging: {e}"))
 }
 

@@ -1,12 +1,12 @@
 //! The one place of this crate where wire messages and domain types turn into each other.
 
+use tilesim_core::memory::ChannelStats;
 use tilesim_core::{
     Launch, Report, RunOptions,
     machine::{Machine, PRESETS},
     report::{CoreReport, UnitReport},
 };
 use tilesim_proto::v1;
-use tilesim_core::memory::ChannelStats;
 use tilesim_traces::{LaunchArgs, model};
 
 use crate::{
@@ -23,6 +23,7 @@ use crate::{
 pub fn required<T>(part: Option<T>, path: &str) -> Result<T, ServiceError> {
     part.ok_or_else(|| {
         ServiceError::invalid("request.missing", path, format!("`{path}` is missing"))
+            .hint("set it")
     })
 }
 
@@ -36,7 +37,7 @@ pub fn at_most(count: usize, limit: u32, path: &str) -> Result<(), ServiceError>
         path,
         format!("{count} entries are more than the limit of {limit}"),
     )
-    .hint("split the request"))
+    .hint("send fewer at once; Server.Info states the limits"))
 }
 
 /// Overrides of one machine, at most.
@@ -51,8 +52,11 @@ pub fn name(text: String, path: &str) -> Result<String, ServiceError> {
     if text.len() <= NAME_BYTES {
         return Ok(text);
     }
-    let message = format!("{} bytes are more than the limit of {NAME_BYTES}", text.len());
-    Err(ServiceError::invalid("request.too_long", path, message))
+    let message = format!(
+        "{} bytes are more than the limit of {NAME_BYTES}",
+        text.len()
+    );
+    Err(ServiceError::invalid("request.too_long", path, message).hint("use a shorter name"))
 }
 
 /// Which machine a request means.
@@ -90,13 +94,29 @@ pub fn launch(
 ) -> Result<(Digest, Launch), ServiceError> {
     let launch = required(launch, path)?;
     let digest = Digest::parse(&launch.trace_digest, &format!("{path}.trace_digest"))?;
-    at_most(launch.params.len(), LAUNCH_ENTRIES, &format!("{path}.params"))?;
-    at_most(launch.extents.len(), LAUNCH_ENTRIES, &format!("{path}.extents"))?;
-    at_most(launch.placement.len(), LAUNCH_ENTRIES, &format!("{path}.placement"))?;
+    at_most(
+        launch.params.len(),
+        LAUNCH_ENTRIES,
+        &format!("{path}.params"),
+    )?;
+    at_most(
+        launch.extents.len(),
+        LAUNCH_ENTRIES,
+        &format!("{path}.extents"),
+    )?;
+    at_most(
+        launch.placement.len(),
+        LAUNCH_ENTRIES,
+        &format!("{path}.placement"),
+    )?;
     let args = LaunchArgs {
         grid: launch.grid,
         params: launch.params,
-        extents: launch.extents.into_iter().map(|(k, v)| (k, v.extents)).collect(),
+        extents: launch
+            .extents
+            .into_iter()
+            .map(|(k, v)| (k, v.extents))
+            .collect(),
         placement: launch.placement,
         allow_overlap: launch.allow_overlap,
     };
@@ -131,14 +151,24 @@ fn options(
 
 /// A candidate of a ranking. What is wrong with it becomes its own failure, not the ranking's.
 pub fn candidate(candidate: v1::Candidate, limits: &Limits) -> Candidate {
-    let v1::Candidate { key, launches, pre_failure } = candidate;
+    let v1::Candidate {
+        key,
+        launches,
+        pre_failure,
+    } = candidate;
     if let Some(pre_failure) = pre_failure {
-        return Candidate { key, launches: Err(problem_from(pre_failure)) };
+        return Candidate {
+            key,
+            launches: Err(problem_from(pre_failure)),
+        };
     }
     let parse = || {
         if launches.is_empty() {
             let message = "the candidate has no launch";
-            return Err(ServiceError::invalid("rank.no_launches", "launches", message));
+            return Err(
+                ServiceError::invalid("rank.no_launches", "launches", message)
+                    .hint("give it one, or the problem it failed with"),
+            );
         }
         at_most(launches.len(), limits.launches_per_candidate, "launches")?;
         launches
@@ -147,28 +177,55 @@ pub fn candidate(candidate: v1::Candidate, limits: &Limits) -> Candidate {
             .map(|(i, weighted)| {
                 let (trace, launch) =
                     self::launch(weighted.launch, &format!("launches[{i}].launch"), limits)?;
-                Ok(WeightedLaunch { trace, launch, weight: weighted.weight.max(1) })
+                Ok(WeightedLaunch {
+                    trace,
+                    launch,
+                    weight: weighted.weight.max(1),
+                })
             })
             .collect()
     };
-    let launches = parse().map_err(|e: ServiceError| e.problem);
+    let launches = parse().map_err(|e: ServiceError| *e.problem);
     Candidate { key, launches }
 }
 
 fn problem_from(problem: v1::Problem) -> Problem {
-    let v1::Problem { code, path, message, hint } = problem;
-    Problem { code: code.into(), path, message, hint }
+    let v1::Problem {
+        code,
+        path,
+        message,
+        hint,
+    } = problem;
+    Problem {
+        code: code.into(),
+        path,
+        message,
+        hint,
+    }
 }
 
 /// A problem, as a message.
 pub fn problem(problem: Problem) -> v1::Problem {
-    let Problem { code, path, message, hint } = problem;
-    v1::Problem { code: code.into_owned(), path, message, hint }
+    let Problem {
+        code,
+        path,
+        message,
+        hint,
+    } = problem;
+    v1::Problem {
+        code: code.into_owned(),
+        path,
+        message,
+        hint,
+    }
 }
 
 /// A result, as a message.
 pub fn result(result: &RunResult) -> v1::Result {
-    v1::Result { report: Some(report(&result.report)), envelope: Some(envelope(&result.envelope)) }
+    v1::Result {
+        report: Some(report(&result.report)),
+        envelope: Some(envelope(&result.envelope)),
+    }
 }
 
 fn envelope(envelope: &Envelope) -> v1::Envelope {
@@ -203,7 +260,10 @@ fn report(report: &Report) -> v1::Report {
         waits: c.waits,
         dram_requests: c.requests,
     };
-    let channel = |c: &ChannelStats| v1::ChannelReport { reads: c.reads, writes: c.writes };
+    let channel = |c: &ChannelStats| v1::ChannelReport {
+        reads: c.reads,
+        writes: c.writes,
+    };
     v1::Report {
         cycles: report.cycles,
         ns: report.ns.clone(),
@@ -213,7 +273,11 @@ fn report(report: &Report) -> v1::Report {
         cycle_stack: report
             .cycle_stack
             .iter()
-            .map(|e| v1::CycleStackEntry { core: e.core, cause: name_of(&e.cause), cycles: e.cycles })
+            .map(|e| v1::CycleStackEntry {
+                core: e.core,
+                cause: name_of(&e.cause),
+                cycles: e.cycles,
+            })
             .collect(),
         notes: report.notes.clone(),
         exactness: name_of(&report.exactness),
@@ -243,7 +307,14 @@ fn counters(counts: &impl serde::Serialize) -> v1::ModelCounters {
     let counters = match serde_json::to_value(counts) {
         Ok(Value::Object(counts)) => counts
             .iter()
-            .map(|(name, value)| (name.clone(), v1::Counter { values: values(value) }))
+            .map(|(name, value)| {
+                (
+                    name.clone(),
+                    v1::Counter {
+                        values: values(value),
+                    },
+                )
+            })
             .collect(),
         _ => std::collections::BTreeMap::new(),
     };
@@ -260,7 +331,11 @@ fn name_of(choice: &impl serde::Serialize) -> String {
 
 /// What became of a candidate, as a message.
 pub fn candidate_outcome(outcome: CandidateOutcome) -> v1::RankResponse {
-    let CandidateOutcome { index, key, verdict } = outcome;
+    let CandidateOutcome {
+        index,
+        key,
+        verdict,
+    } = outcome;
     let mut message = v1::CandidateOutcome {
         index: index as u32,
         key,
@@ -276,7 +351,9 @@ pub fn candidate_outcome(outcome: CandidateOutcome) -> v1::RankResponse {
         Verdict::Cancelled => {}
         Verdict::DuplicateOf { index, .. } => message.duplicate_of = Some(index as u32),
     }
-    v1::RankResponse { part: Some(v1::rank_response::Part::Outcome(message)) }
+    v1::RankResponse {
+        part: Some(v1::rank_response::Part::Outcome(message)),
+    }
 }
 
 /// The order of a ranking, as a message.
@@ -295,10 +372,19 @@ pub fn order(order: Order) -> v1::RankResponse {
     let counts = order
         .counts
         .iter()
-        .map(|c| v1::StatusCount { status: status(c.status).into(), count: c.count as u32 })
+        .map(|c| v1::StatusCount {
+            status: status(c.status).into(),
+            count: c.count as u32,
+        })
         .collect();
-    let order = v1::RankOrder { ranked, counts, note: order.note };
-    v1::RankResponse { part: Some(v1::rank_response::Part::Order(order)) }
+    let order = v1::RankOrder {
+        ranked,
+        counts,
+        note: order.note,
+    };
+    v1::RankResponse {
+        part: Some(v1::rank_response::Part::Order(order)),
+    }
 }
 
 fn status(status: Status) -> v1::CandidateStatus {
@@ -325,13 +411,19 @@ pub fn trace_info(loaded: &LoadedTrace) -> v1::TraceInfo {
         params: trace
             .params
             .iter()
-            .map(|p| v1::TraceParam { name: p.name.clone(), default_value: p.default })
+            .map(|p| v1::TraceParam {
+                name: p.name.clone(),
+                default_value: p.default,
+            })
             .collect(),
         tensors: trace.tensors.iter().map(tensor).collect(),
         buffers: trace
             .buffers
             .iter()
-            .map(|b| v1::TraceBuffer { name: b.name.clone(), size_bytes: b.bytes })
+            .map(|b| v1::TraceBuffer {
+                name: b.name.clone(),
+                size_bytes: b.bytes,
+            })
             .collect(),
         tiles: trace.tiles.iter().map(tile).collect(),
         statements: count(&trace.body),
@@ -387,7 +479,12 @@ pub fn machine_info(loaded: &LoadedMachine) -> v1::MachineInfo {
         dram_channels: machine.dram.channels,
         scratchpad_bytes: machine.cores.scratchpad_bytes,
         core_khz: machine.clocks.core_khz,
-        peaks: machine.peaks().to_string().lines().map(str::to_owned).collect(),
+        peaks: machine
+            .peaks()
+            .to_string()
+            .lines()
+            .map(str::to_owned)
+            .collect(),
         notes: loaded.notes.clone(),
     }
 }

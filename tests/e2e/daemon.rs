@@ -27,13 +27,24 @@ pub fn program(name: &str) -> PathBuf {
         let folder = test.ancestors().nth(2).unwrap().to_owned();
         let mut build = Command::new(env!("CARGO"));
         build
-            .args(["build", "--quiet", "-p", "tilesim-server", "-p", "tilesim-client", "--bins"])
+            .args([
+                "build",
+                "--quiet",
+                "-p",
+                "tilesim-server",
+                "-p",
+                "tilesim-client",
+                "--bins",
+            ])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .env("CARGO_TARGET_DIR", folder.parent().unwrap());
         if folder.ends_with("release") {
             build.arg("--release");
         }
-        assert!(build.status().unwrap().success(), "the programs under test do not build");
+        assert!(
+            build.status().unwrap().success(),
+            "the programs under test do not build"
+        );
         folder
     });
     folder.join(name)
@@ -41,7 +52,10 @@ pub fn program(name: &str) -> PathBuf {
 
 /// A file of the repository.
 pub fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .join(path)
 }
 
 /// A sample trace.
@@ -97,7 +111,13 @@ impl Daemon {
             .connect()
             .await
             .unwrap();
-        Self { child, address, store, channel, _folder: None }
+        Self {
+            child,
+            address,
+            store,
+            channel,
+            _folder: None,
+        }
     }
 
     pub fn channel(&self) -> Channel {
@@ -118,7 +138,11 @@ impl Daemon {
 
     pub async fn info(&self) -> v1::ServerInfoResponse {
         let mut client = ServerClient::new(self.channel());
-        client.info(v1::ServerInfoRequest {}).await.unwrap().into_inner()
+        client
+            .info(v1::ServerInfoRequest {})
+            .await
+            .unwrap()
+            .into_inner()
     }
 
     /// Uploads a trace file and returns its digest.
@@ -130,18 +154,29 @@ impl Daemon {
 
     /// Uploads a sample trace and returns its digest.
     pub async fn put_sample(&self, name: &str) -> String {
-        self.put(name, &std::fs::read(sample(name)).unwrap()).await.unwrap()
+        self.put(name, &std::fs::read(sample(name)).unwrap())
+            .await
+            .unwrap()
     }
 
     pub async fn simulate(&self, request: v1::SimulateRequest) -> Result<v1::Result, Status> {
-        Ok(self.simulation().simulate(request).await?.into_inner().result.unwrap())
+        Ok(self
+            .simulation()
+            .simulate(request)
+            .await?
+            .into_inner()
+            .result
+            .unwrap())
     }
 
     /// Waits until the server says so of itself.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&v1::ServerInfoResponse) -> bool) {
         let begin = Instant::now();
         while !condition(&self.info().await) {
-            assert!(begin.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
+            assert!(
+                begin.elapsed() < Duration::from_secs(30),
+                "not within 30 s: {what}"
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -157,7 +192,10 @@ impl Daemon {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(begin.elapsed() < Duration::from_secs(60), "the server does not end");
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "the server does not end"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -179,13 +217,16 @@ impl Drop for Daemon {
 /// The parts of an upload.
 pub fn upload(name: &str, bytes: &[u8]) -> Vec<v1::UploadTraceRequest> {
     use v1::upload_trace_request::Part;
-    let header = v1::UploadTraceHeader { name: name.to_owned(), size_bytes: bytes.len() as u64 };
-    let mut parts = vec![v1::UploadTraceRequest { part: Some(Part::Header(header)) }];
-    parts.extend(
-        bytes
-            .chunks(1000)
-            .map(|c| v1::UploadTraceRequest { part: Some(Part::Data(c.to_vec())) }),
-    );
+    let header = v1::UploadTraceHeader {
+        name: name.to_owned(),
+        size_bytes: bytes.len() as u64,
+    };
+    let mut parts = vec![v1::UploadTraceRequest {
+        part: Some(Part::Header(header)),
+    }];
+    parts.extend(bytes.chunks(1000).map(|c| v1::UploadTraceRequest {
+        part: Some(Part::Data(c.to_vec())),
+    }));
     parts
 }
 
@@ -198,19 +239,32 @@ pub fn machine() -> v1::MachineRef {
 pub fn preset(name: &str, overrides: &[(&str, &str)]) -> v1::MachineRef {
     let overrides = overrides
         .iter()
-        .map(|(path, value)| v1::Override { path: (*path).into(), value: (*value).into() })
+        .map(|(path, value)| v1::Override {
+            path: (*path).into(),
+            value: (*value).into(),
+        })
         .collect();
-    v1::MachineRef { source: Some(v1::machine_ref::Source::Preset(name.to_owned())), overrides }
+    v1::MachineRef {
+        source: Some(v1::machine_ref::Source::Preset(name.to_owned())),
+        overrides,
+    }
 }
 
 /// A launch of a trace.
 pub fn launch(trace: &str, grid: &[u64]) -> v1::Launch {
-    v1::Launch { trace_digest: trace.to_owned(), grid: grid.to_vec(), ..v1::Launch::default() }
+    v1::Launch {
+        trace_digest: trace.to_owned(),
+        grid: grid.to_vec(),
+        ..v1::Launch::default()
+    }
 }
 
 /// A simulation of a trace on the machine of most tests.
 pub fn request(trace: &str, grid: &[u64]) -> v1::SimulateRequest {
-    v1::SimulateRequest { machine: Some(machine()), launch: Some(launch(trace, grid)) }
+    v1::SimulateRequest {
+        machine: Some(machine()),
+        launch: Some(launch(trace, grid)),
+    }
 }
 
 /// A trace whose work-items compute for long: a launch of many takes as long as a test needs.
@@ -220,7 +274,7 @@ axes 1
 param SALT = 0
 tensor A: 32 bit in [4096]
 buffer a 16384
-tile t cycles 10 declared
+tile t cycles 10
 body {
   for k in 0..64 {
     load A[k * 64] dims [64: 1] writes [a]
@@ -232,6 +286,11 @@ body {
 /// A launch of [`SLOW`] that takes minutes; one per `salt`.
 pub fn slow_request(trace: &str, salt: i64) -> v1::SimulateRequest {
     let mut request = request(trace, &[1 << 30]);
-    request.launch.as_mut().unwrap().params.insert("SALT".to_owned(), salt);
+    request
+        .launch
+        .as_mut()
+        .unwrap()
+        .params
+        .insert("SALT".to_owned(), salt);
     request
 }

@@ -16,8 +16,13 @@ use crate::daemon::{Daemon, SLOW, program, request, slow_request};
 async fn health_and_info() {
     let daemon = Daemon::start(&["--workers", "2", "--queue", "5"]).await;
     for service in ["", "tilesim.v1.Simulation"] {
-        let question = HealthCheckRequest { service: service.to_owned() };
-        let answer = HealthClient::new(daemon.channel()).check(question).await.unwrap();
+        let question = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        let answer = HealthClient::new(daemon.channel())
+            .check(question)
+            .await
+            .unwrap();
         assert_eq!(answer.into_inner().status, 1, "{service}");
     }
     let info = daemon.info().await;
@@ -28,7 +33,11 @@ async fn health_and_info() {
 #[tokio::test]
 async fn reflection_in_both_versions() {
     let daemon = Daemon::start(&[]).await;
-    let expected = ["tilesim.v1.Traces", "tilesim.v1.Simulation", "grpc.health.v1.Health"];
+    let expected = [
+        "tilesim.v1.Traces",
+        "tilesim.v1.Simulation",
+        "grpc.health.v1.Health",
+    ];
     macro_rules! services {
         ($version:ident) => {{
             use tonic_reflection::pb::$version::{
@@ -41,8 +50,10 @@ async fn reflection_in_both_versions() {
                 message_request: Some(MessageRequest::ListServices(String::new())),
             };
             let mut client = ServerReflectionClient::new(daemon.channel());
-            let answers =
-                client.server_reflection_info(tokio_stream::iter([question])).await.unwrap();
+            let answers = client
+                .server_reflection_info(tokio_stream::iter([question]))
+                .await
+                .unwrap();
             let answer = answers.into_inner().next().await.unwrap().unwrap();
             match answer.message_response.unwrap() {
                 MessageResponse::ListServicesResponse(list) => {
@@ -54,7 +65,10 @@ async fn reflection_in_both_versions() {
     }
     for services in [services!(v1), services!(v1alpha)] {
         for service in expected {
-            assert!(services.iter().any(|s| s == service), "{service} in {services:?}");
+            assert!(
+                services.iter().any(|s| s == service),
+                "{service} in {services:?}"
+            );
         }
     }
 }
@@ -63,7 +77,7 @@ async fn reflection_in_both_versions() {
 async fn a_drain_lets_work_end() {
     let mut daemon = Daemon::start(&["--workers", "1"]).await;
     let slow = daemon.put("slow.tile", SLOW.as_bytes()).await.unwrap();
-    let (mut client, question) = (daemon.simulation(), request(&slow, &[20_000]));
+    let (mut client, question) = (daemon.simulation(), request(&slow, &[2_000]));
     let call = tokio::spawn(async move { client.simulate(question).await });
     daemon.wait_for("the run begins", |i| i.running == 1).await;
     daemon.signal(Signal::TERM);
@@ -83,7 +97,11 @@ async fn a_drain_has_a_limit() {
     let status = call.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert!(daemon.ended().await.success());
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begin.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -101,10 +119,19 @@ async fn a_second_server_on_one_store_is_refused() {
 
 #[test]
 fn settings_are_checked() {
-    for (flag, value) in [("--workers", "0"), ("--queue", "0"), ("--drain-seconds", "-1")] {
-        let output =
-            Command::new(program("tilesimd")).arg(format!("{flag}={value}")).output().unwrap();
+    for (flag, value) in [
+        ("--workers", "0"),
+        ("--queue", "0"),
+        ("--drain-seconds", "-1"),
+    ] {
+        let output = Command::new(program("tilesimd"))
+            .arg(format!("{flag}={value}"))
+            .output()
+            .unwrap();
         assert!(!output.status.success(), "{flag}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains(flag), "{flag}");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains(flag),
+            "{flag}"
+        );
     }
 }

@@ -9,9 +9,16 @@ use crate::daemon::{Daemon, SLOW, launch, machine, slow_request};
 fn candidate(key: &str, launches: Vec<v1::Launch>) -> v1::Candidate {
     let launches = launches
         .into_iter()
-        .map(|launch| v1::WeightedLaunch { launch: Some(launch), weight: 1 })
+        .map(|launch| v1::WeightedLaunch {
+            launch: Some(launch),
+            weight: 1,
+        })
         .collect();
-    v1::Candidate { key: key.to_owned(), launches, pre_failure: None }
+    v1::Candidate {
+        key: key.to_owned(),
+        launches,
+        pre_failure: None,
+    }
 }
 
 async fn rank(
@@ -19,8 +26,17 @@ async fn rank(
     candidates: Vec<v1::Candidate>,
 ) -> (Vec<v1::CandidateOutcome>, v1::RankOrder) {
     use v1::rank_response::Part;
-    let question = v1::RankRequest { machine: Some(machine()), candidates, top_k: 0 };
-    let mut parts = daemon.simulation().rank(question).await.unwrap().into_inner();
+    let question = v1::RankRequest {
+        machine: Some(machine()),
+        candidates,
+        top_k: 0,
+    };
+    let mut parts = daemon
+        .simulation()
+        .rank(question)
+        .await
+        .unwrap()
+        .into_inner();
     let mut outcomes = Vec::new();
     let mut order = None;
     while let Some(part) = parts.message().await.unwrap() {
@@ -39,10 +55,20 @@ async fn every_candidate_gets_one_status_and_failures_sink_nobody() {
     let daemon = Daemon::start(&[]).await;
     let gemm = daemon.put_sample("gemm_256.json").await;
     let mut over = launch(&gemm, &[2, 2]);
-    over.options = Some(v1::RunOptions { cycle_budget: Some(10), ..Default::default() });
-    let problem = v1::Problem { code: "compiler".into(), message: "no".into(), ..Default::default() };
-    let failed_before =
-        v1::Candidate { key: "f".into(), launches: vec![], pre_failure: Some(problem.clone()) };
+    over.options = Some(v1::RunOptions {
+        cycle_budget: Some(10),
+        ..Default::default()
+    });
+    let problem = v1::Problem {
+        code: "compiler".into(),
+        message: "no".into(),
+        ..Default::default()
+    };
+    let failed_before = v1::Candidate {
+        key: "f".into(),
+        launches: vec![],
+        pre_failure: Some(problem.clone()),
+    };
     let mut twice = candidate("h", vec![launch(&gemm, &[1, 1])]);
     twice.launches[0].weight = 2;
     let candidates = vec![
@@ -62,12 +88,28 @@ async fn every_candidate_gets_one_status_and_failures_sink_nobody() {
     use Status::{DuplicateOf, Failed, Ok, OverBudget};
     assert_eq!(
         statuses,
-        [Ok, Ok, Failed, OverBudget, DuplicateOf, Failed, Failed, Ok, Ok, Failed]
+        [
+            Ok,
+            Ok,
+            Failed,
+            OverBudget,
+            DuplicateOf,
+            Failed,
+            Failed,
+            Ok,
+            Ok,
+            Failed
+        ]
     );
     let code = |i: usize| outcomes[i].problem.as_ref().unwrap().code.as_str();
     assert_eq!(
         [code(2), code(5), code(6), code(9)],
-        ["launch.axis_count", "compiler", "trace.not_found", "rank.no_launches"]
+        [
+            "launch.axis_count",
+            "compiler",
+            "trace.not_found",
+            "rank.no_launches"
+        ]
     );
     assert_eq!(outcomes[5].problem.as_ref().unwrap(), &problem);
     assert_eq!(outcomes[4].duplicate_of, Some(0));
@@ -80,7 +122,14 @@ async fn every_candidate_gets_one_status_and_failures_sink_nobody() {
     expected.sort();
     let ranked: Vec<(u64, u32)> = order.ranked.iter().map(|r| (r.score, r.index)).collect();
     assert_eq!(ranked, expected);
-    let group = |index| order.ranked.iter().find(|r| r.index == index).unwrap().tie_group;
+    let group = |index| {
+        order
+            .ranked
+            .iter()
+            .find(|r| r.index == index)
+            .unwrap()
+            .tie_group
+    };
     assert_eq!(group(0), group(4));
     assert!(order.ranked.iter().all(|r| r.margin == r.score - b));
 }
@@ -90,10 +139,9 @@ async fn the_order_does_not_depend_on_workers_or_cache() {
     let mut orders = Vec::new();
     for workers in ["1", "3"] {
         let daemon = Daemon::start(&["--workers", workers]).await;
-        let gemm = daemon.put_sample("gemm_256.json").await;
-        let candidates: Vec<_> = (1..=4)
-            .flat_map(|x| (1..=4).map(move |y| (x, y)))
-            .map(|(x, y)| candidate(&format!("{x}x{y}"), vec![launch(&gemm, &[x, y])]))
+        let add = daemon.put_sample("vecadd_sync.json").await;
+        let candidates: Vec<_> = (0..16)
+            .map(|i| candidate(&format!("c{i}"), vec![launch(&add, &[1 + i * 7 % 16])]))
             .collect();
         orders.push(rank(&daemon, candidates.clone()).await.1);
         orders.push(rank(&daemon, candidates).await.1);
@@ -106,7 +154,10 @@ async fn the_order_does_not_depend_on_workers_or_cache() {
 async fn all_failed_is_a_success_that_says_so() {
     let daemon = Daemon::start(&[]).await;
     let gemm = daemon.put_sample("gemm_256.json").await;
-    let candidates = vec![candidate("a", vec![launch(&gemm, &[1])]), candidate("b", vec![])];
+    let candidates = vec![
+        candidate("a", vec![launch(&gemm, &[1])]),
+        candidate("b", vec![]),
+    ];
     let (outcomes, order) = rank(&daemon, candidates).await;
     assert!(outcomes.iter().all(|o| o.status() == Status::Failed));
     assert!(order.ranked.is_empty());
@@ -120,11 +171,17 @@ async fn a_ranking_that_nobody_reads_stops() {
     let candidates = (0..10)
         .map(|i| candidate("", vec![slow_request(&slow, i).launch.unwrap()]))
         .collect();
-    let question = v1::RankRequest { machine: Some(machine()), candidates, top_k: 0 };
+    let question = v1::RankRequest {
+        machine: Some(machine()),
+        candidates,
+        top_k: 0,
+    };
     let parts = daemon.simulation().rank(question).await.unwrap();
     daemon.wait_for("it begins", |i| i.running == 1).await;
     drop(parts);
-    daemon.wait_for("it stops", |i| (i.running, i.queued) == (0, 0)).await;
+    daemon
+        .wait_for("it stops", |i| (i.running, i.queued) == (0, 0))
+        .await;
 }
 
 #[tokio::test]
@@ -137,8 +194,15 @@ async fn a_ranking_has_a_deadline() {
         candidates,
         top_k: 0,
     });
-    question.metadata_mut().insert("grpc-timeout", "200m".parse().unwrap());
-    let mut parts = daemon.simulation().rank(question).await.unwrap().into_inner();
+    question
+        .metadata_mut()
+        .insert("grpc-timeout", "200m".parse().unwrap());
+    let mut parts = daemon
+        .simulation()
+        .rank(question)
+        .await
+        .unwrap()
+        .into_inner();
     let status = parts.message().await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
     daemon.wait_for("it stops", |i| i.running == 0).await;
@@ -155,13 +219,20 @@ async fn a_replay_answers_each_launch() {
             launch: Some(launch(&gemm, if i == 7 { &[1] } else { &[1, 2] })),
         })
         .collect();
-    let answers = daemon.simulation().replay(tokio_stream::iter(requests)).await.unwrap();
+    let answers = daemon
+        .simulation()
+        .replay(tokio_stream::iter(requests))
+        .await
+        .unwrap();
     let mut answers: Vec<_> = answers.into_inner().map(|a| a.unwrap()).collect().await;
     answers.sort_by_key(|a| a.index);
     assert_eq!(answers.len(), 20);
     for (i, answer) in answers.iter().enumerate() {
         use v1::replay_response::Outcome;
-        assert_eq!((answer.index, answer.key.as_str()), (i as u64, format!("k{i}").as_str()));
+        assert_eq!(
+            (answer.index, answer.key.as_str()),
+            (i as u64, format!("k{i}").as_str())
+        );
         match answer.outcome.as_ref().unwrap() {
             Outcome::Problem(problem) if i == 7 => assert_eq!(problem.code, "launch.axis_count"),
             Outcome::Result(_) if i != 7 => {}

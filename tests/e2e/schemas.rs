@@ -13,9 +13,15 @@ fn schema(name: &str) -> Value {
 /// Holds a value against a published schema.
 pub fn check(name: &str, value: &Value) {
     let validator = jsonschema::validator_for(&schema(name)).unwrap();
-    let errors: Vec<String> =
-        validator.iter_errors(value).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert!(errors.is_empty(), "{name}: {}\n{value:#}", errors.join("\n"));
+    let errors: Vec<String> = validator
+        .iter_errors(value)
+        .map(|e| format!("{}: {e}", e.instance_path()))
+        .collect();
+    assert!(
+        errors.is_empty(),
+        "{name}: {}\n{value:#}",
+        errors.join("\n")
+    );
 }
 
 #[test]

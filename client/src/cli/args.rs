@@ -78,7 +78,10 @@ impl MachineArgs {
     /// The machine these arguments name.
     pub fn request(&self) -> Result<MachineRequest, ServiceError> {
         let source = files::machine_source(&self.machine)?;
-        Ok(MachineRequest { source, overrides: self.set.clone() })
+        Ok(MachineRequest {
+            source,
+            overrides: self.set.clone(),
+        })
     }
 }
 
@@ -140,7 +143,10 @@ impl LaunchFlags {
             placement: self.placement.iter().cloned().collect(),
             allow_overlap: self.allow_overlap,
         };
-        Launch { args, options: self.options.options() }
+        Launch {
+            args,
+            options: self.options.options(),
+        }
     }
 }
 
@@ -164,7 +170,10 @@ impl OptionFlags {
 
 pub fn param(text: &str) -> Result<(String, i64), String> {
     let (name, value) = pair(text)?;
-    let value = value.trim().parse().map_err(|_| format!("`{value}` is not an integer"))?;
+    let value = value
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{value}` is not an integer"))?;
     Ok((name, value))
 }
 
@@ -172,7 +181,11 @@ fn extent(text: &str) -> Result<(String, Vec<i64>), String> {
     let (name, value) = pair(text)?;
     let extents = value
         .split(',')
-        .map(|e| e.trim().parse().map_err(|_| format!("`{e}` is not an integer")))
+        .map(|e| {
+            e.trim()
+                .parse()
+                .map_err(|_| format!("`{e}` is not an integer"))
+        })
         .collect::<Result<_, _>>()?;
     Ok((name, extents))
 }
@@ -184,5 +197,8 @@ fn place(text: &str) -> Result<(String, u64), String> {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => value.parse(),
     };
-    Ok((name, address.map_err(|_| format!("`{value}` is not an address"))?))
+    Ok((
+        name,
+        address.map_err(|_| format!("`{value}` is not an address"))?,
+    ))
 }

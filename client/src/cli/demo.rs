@@ -74,7 +74,9 @@ impl Demo {
         };
         // Whatever happened, the server goes and the folder with it.
         let stopped = server.stop().await;
-        folder.close().context("cannot remove the temporary folder")?;
+        folder
+            .close()
+            .context("cannot remove the temporary folder")?;
         outcome?;
         stopped?;
         Ok(())
@@ -85,13 +87,18 @@ impl Demo {
         if !self.json {
             output::line(&format!("server {} listens on {address}", server.id()))?;
         }
-        let (digest, results) =
-            self.launch(&address).await.map_err(|e| Failure::Service(e, self.json))?;
+        let (digest, results) = self
+            .launch(&address)
+            .await
+            .map_err(|e| Failure::Service(e, self.json))?;
         if self.json {
             let launches = GRIDS
                 .iter()
                 .zip(&results)
-                .map(|(grid, result)| LaunchJson { grid, result: result.into() })
+                .map(|(grid, result)| LaunchJson {
+                    grid,
+                    result: result.into(),
+                })
                 .collect();
             output::json(&DemoJson { launches })?;
             return Ok(());
@@ -99,7 +106,10 @@ impl Demo {
         output::line(&format!("uploaded {SAMPLE_NAME}: trace {digest}"))?;
         for (grid, result) in GRIDS.iter().zip(&results) {
             output::line("")?;
-            output::result(&format!("grid {}x{} on {}", grid[0], grid[1], self.machine), result)?;
+            output::result(
+                &format!("grid {}x{} on {}", grid[0], grid[1], self.machine),
+                result,
+            )?;
         }
         Ok(())
     }
@@ -114,8 +124,14 @@ impl Demo {
         };
         let mut results = Vec::new();
         for grid in GRIDS {
-            let args = LaunchArgs { grid: grid.to_vec(), ..LaunchArgs::default() };
-            let launch = Launch { args, options: RunOptions::default() };
+            let args = LaunchArgs {
+                grid: grid.to_vec(),
+                ..LaunchArgs::default()
+            };
+            let launch = Launch {
+                args,
+                options: RunOptions::default(),
+            };
             results.push(client.simulate(&machine, digest, &launch).await?);
         }
         Ok((digest, results))
@@ -132,7 +148,13 @@ impl Server {
         let program = std::env::current_exe().context("cannot find our own program file")?;
         let child = Command::new(program)
             .arg("serve")
-            .args(["--listen", "127.0.0.1:0", "--log", "warn", "--stop-with-stdin"])
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--log",
+                "warn",
+                "--stop-with-stdin",
+            ])
             .arg("--port-file")
             .arg(folder.join("port"))
             .arg("--store")
@@ -168,7 +190,10 @@ impl Server {
 
     /// Asks the server to stop, and sees to it.
     async fn stop(mut self) -> anyhow::Result<()> {
-        let id = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let id = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(id) = id {
             kill_process(id, Signal::TERM).context("cannot stop the server")?;
         }

@@ -46,7 +46,11 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ServiceError> {
 /// Reads a text file that a user named.
 pub fn read_text(path: &Path) -> Result<String, ServiceError> {
     String::from_utf8(read(path)?).map_err(|_| {
-        ServiceError::invalid("client.file", path.display().to_string(), "the file is not UTF-8 text")
+        ServiceError::invalid(
+            "client.file",
+            path.display().to_string(),
+            "the file is not UTF-8 text",
+        )
     })
 }
 
@@ -77,8 +81,14 @@ pub fn trace(path: &Path) -> Result<TraceFile, ServiceError> {
     };
     let trace = parse_trace(path, &read(path)?).map_err(place)?;
     let digest = Digest(trace.digest().0);
-    let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    Ok(TraceFile { name, digest, trace })
+    let name = path
+        .file_name()
+        .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    Ok(TraceFile {
+        name,
+        digest,
+        trace,
+    })
 }
 
 /// A machine: the name of a preset, or a file. A file wins if it looks like one.
@@ -98,14 +108,21 @@ pub fn machine_source(name: &str) -> Result<MachineSource, ServiceError> {
 /// Reads a machine file in our schema, or one that can be imported.
 pub fn machine(path: &Path) -> Result<machine::Loaded, ServiceError> {
     let text = read_text(path)?;
-    let name = path.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    machine::load(&name, &text, &|file: &str| neighbour(path, file), ImportOptions::default())
-        .map_err(|e| {
-            let mut error = ServiceError::from(e);
-            error.problem.path = match error.problem.path.as_str() {
-                "" => path.display().to_string(),
-                inside => format!("{}: {inside}", path.display()),
-            };
-            error
-        })
+    let name = path
+        .file_stem()
+        .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    machine::load(
+        &name,
+        &text,
+        &|file: &str| neighbour(path, file),
+        ImportOptions::default(),
+    )
+    .map_err(|e| {
+        let mut error = ServiceError::from(e);
+        error.problem.path = match error.problem.path.as_str() {
+            "" => path.display().to_string(),
+            inside => format!("{}: {inside}", path.display()),
+        };
+        error
+    })
 }

@@ -94,7 +94,10 @@ impl Files {
     /// A trace, relative to the list.
     pub fn trace(&mut self, list: &Path, name: &Path) -> Result<TraceFile, ServiceError> {
         let path = list.parent().unwrap_or(Path::new("")).join(name);
-        self.traces.entry(path.clone()).or_insert_with(|| files::trace(&path)).clone()
+        self.traces
+            .entry(path.clone())
+            .or_insert_with(|| files::trace(&path))
+            .clone()
     }
 
     /// A machine: a preset, or a file relative to the list (or, failing that, to where we are).
@@ -105,8 +108,11 @@ impl Files {
         overrides: Vec<(String, String)>,
     ) -> Result<MachineRequest, ServiceError> {
         let beside = list.parent().unwrap_or(Path::new("")).join(name);
-        let name =
-            if beside.is_file() { beside.display().to_string() } else { name.to_owned() };
+        let name = if beside.is_file() {
+            beside.display().to_string()
+        } else {
+            name.to_owned()
+        };
         let source = self
             .machines
             .entry(name.clone())
@@ -163,8 +169,22 @@ pub struct ProblemEntry {
 
 impl From<ProblemEntry> for Problem {
     fn from(entry: ProblemEntry) -> Self {
-        let ProblemEntry { code, path, message, hint } = entry;
-        let code = if code.is_empty() { "rank.pre_failure".to_owned() } else { code };
-        Problem { code: code.into(), path, message, hint }
+        let ProblemEntry {
+            code,
+            path,
+            message,
+            hint,
+        } = entry;
+        let code = if code.is_empty() {
+            "rank.pre_failure".to_owned()
+        } else {
+            code
+        };
+        Problem {
+            code: code.into(),
+            path,
+            message,
+            hint,
+        }
     }
 }

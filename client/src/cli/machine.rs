@@ -67,8 +67,8 @@ impl Check {
         let mut checked = Vec::new();
         for path in &self.machines {
             let file = path.display().to_string();
-            let outcome = files::machine(path)
-                .and_then(|m| Ok((m.machine.digest()?.to_string(), m.report)));
+            let outcome =
+                files::machine(path).and_then(|m| Ok((m.machine.digest()?.to_string(), m.report)));
             match outcome {
                 Ok((digest, report)) => {
                     let keys: Vec<String> = report.iter().map(ToString::to_string).collect();
@@ -78,14 +78,24 @@ impl Check {
                             output::line(&format!("  {key}"))?;
                         }
                     }
-                    checked.push(CheckedJson { file, digest: Some(digest), keys, errors: vec![] });
+                    checked.push(CheckedJson {
+                        file,
+                        digest: Some(digest),
+                        keys,
+                        errors: vec![],
+                    });
                 }
                 Err(error) => {
                     if !self.json {
                         output::error(&error.problem, false);
                     }
-                    let errors = vec![error.problem];
-                    checked.push(CheckedJson { file, digest: None, keys: vec![], errors });
+                    let errors = vec![*error.problem];
+                    checked.push(CheckedJson {
+                        file,
+                        digest: None,
+                        keys: vec![],
+                        errors,
+                    });
                 }
             }
         }
@@ -93,7 +103,11 @@ impl Check {
         if self.json {
             output::json(&CheckJson { machines: checked })?;
         }
-        if bad { Err(Failure::Told(exit::INVALID)) } else { Ok(()) }
+        if bad {
+            Err(Failure::Told(exit::INVALID))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -128,7 +142,10 @@ struct StoredJson {
 
 impl List {
     pub async fn run(self) -> Outcome {
-        let list = self.list().await.map_err(|e| Failure::Service(e, self.json))?;
+        let list = self
+            .list()
+            .await
+            .map_err(|e| Failure::Service(e, self.json))?;
         if self.json {
             output::json(&list)?;
             return Ok(());
@@ -152,8 +169,10 @@ impl List {
                 summary: p.summary,
                 digest: p.digest,
             };
-            let object =
-                |s: tilesim_proto::v1::StoredObject| StoredJson { digest: s.digest, name: s.name };
+            let object = |s: tilesim_proto::v1::StoredObject| StoredJson {
+                digest: s.digest,
+                name: s.name,
+            };
             return Ok(ListJson {
                 presets: presets.into_iter().map(preset).collect(),
                 stored: stored.into_iter().map(object).collect(),
@@ -169,7 +188,10 @@ impl List {
                 })
             })
             .collect::<Result<_, ServiceError>>()?;
-        Ok(ListJson { presets, stored: Vec::new() })
+        Ok(ListJson {
+            presets,
+            stored: Vec::new(),
+        })
     }
 }
 
@@ -196,7 +218,10 @@ impl Show {
 
     /// The peaks as comments, then the description: a machine file as it stands.
     fn text(&self) -> Result<String, ServiceError> {
-        let arguments = MachineArgs { machine: self.machine.clone(), set: self.set.clone() };
+        let arguments = MachineArgs {
+            machine: self.machine.clone(),
+            set: self.set.clone(),
+        };
         let request = arguments.request()?;
         let mut machine = match &request.source {
             MachineSource::Preset(name) => Machine::preset(name)?,

@@ -21,7 +21,10 @@ pub struct ResultJson<'a> {
 
 impl<'a> From<&'a RunResult> for ResultJson<'a> {
     fn from(result: &'a RunResult) -> Self {
-        Self { report: &result.report, envelope: &result.envelope }
+        Self {
+            report: &result.report,
+            envelope: &result.envelope,
+        }
     }
 }
 
@@ -66,7 +69,9 @@ pub fn describe(problem: &Problem) -> String {
 /// An empty table in our style.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header.iter().copied());
+    table
+        .load_style(presets::UTF8_FULL_CONDENSED)
+        .set_header(header.iter().copied());
     table
 }
 
@@ -171,7 +176,12 @@ mod tests {
 
     #[test]
     fn groups_digits() {
-        let cases = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
+        let cases = [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ];
         for (number, text) in cases {
             assert_eq!(grouped(number), text);
         }

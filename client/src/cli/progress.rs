@@ -24,14 +24,24 @@ impl Bar {
     pub fn list(what: &'static str, total: usize) -> Self {
         let style = "{elapsed_precise} {bar:40} {pos}/{len} {msg}, {eta} left";
         let bar = hidden(Some(total as u64), style, what);
-        Self { task: show_later(bar.clone()), bar }
+        Self {
+            task: show_later(bar.clone()),
+            bar,
+        }
     }
 
     /// A bar over the work-items of one run. On a server, only the time is known.
     pub fn run(progress: Option<Arc<RunProgress>>) -> Self {
         let Some(progress) = progress else {
-            let bar = hidden(None, "{elapsed_precise} {spinner} {msg}", "simulating on the server");
-            return Self { task: show_later(bar.clone()), bar };
+            let bar = hidden(
+                None,
+                "{elapsed_precise} {spinner} {msg}",
+                "simulating on the server",
+            );
+            return Self {
+                task: show_later(bar.clone()),
+                bar,
+            };
         };
         let style = "{elapsed_precise} {bar:40} {pos}/{len} work-items, cycle {msg}, {eta} left";
         let bar = hidden(Some(0), style, "");

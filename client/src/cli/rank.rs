@@ -125,10 +125,16 @@ impl<'a> From<&'a CandidateOutcome> for OutcomeJson<'a> {
 
 impl Rank {
     pub async fn run(self) -> Outcome {
-        let (order, outcomes) = self.rank().await.map_err(|e| Failure::Service(e, self.json))?;
+        let (order, outcomes) = self
+            .rank()
+            .await
+            .map_err(|e| Failure::Service(e, self.json))?;
         if self.json {
             let outcomes = outcomes.iter().map(OutcomeJson::from).collect();
-            output::json(&RankJson { order: &order, outcomes })?;
+            output::json(&RankJson {
+                order: &order,
+                outcomes,
+            })?;
         } else {
             print(&order, &outcomes)?;
         }
@@ -149,14 +155,19 @@ impl Rank {
                 "rank.no_candidates",
                 "candidates",
                 "there are no candidates to rank",
-            ));
+            )
+            .hint("list at least one"));
         }
         let mut files = Files::default();
         let machine = match (&self.machine, &file.machine) {
             (Some(machine), _) | (None, Some(machine)) => machine,
             (None, None) => {
-                return Err(ServiceError::invalid("client.no_machine", "machine", "no machine is named")
-                    .hint("name one with --machine, or in the file"));
+                return Err(ServiceError::invalid(
+                    "client.no_machine",
+                    "machine",
+                    "no machine is named",
+                )
+                .hint("name one with --machine, or in the file"));
             }
         };
         let mut overrides = lists::overrides(&file.set);
@@ -174,7 +185,11 @@ impl Rank {
         }
         let bar = Bar::list("candidates", candidates.len());
         let (sender, mut receiver) = mpsc::channel(16);
-        let work = async move { backend.rank(&machine, candidates, file.top_k, &sender).await };
+        let work = async move {
+            backend
+                .rank(&machine, candidates, file.top_k, &sender)
+                .await
+        };
         let collect = async {
             let mut outcomes = Vec::new();
             while let Some(outcome) = receiver.recv().await {
@@ -199,14 +214,20 @@ fn candidate(
 ) -> Result<Candidate, ServiceError> {
     let place = |e: serde_json::Error| {
         let mut error = lists::syntax(path, None, &e);
-        error.problem.path.push_str(&format!(": candidates[{index}]"));
+        error
+            .problem
+            .path
+            .push_str(&format!(": candidates[{index}]"));
         error
     };
     let key = entry.key.unwrap_or_else(|| index.to_string());
     let single = !entry.launch.is_empty();
     let launches = match (entry.launches, entry.error) {
         (None, Some(error)) if !single => {
-            return Ok(Candidate { key, launches: Err(error.into()) });
+            return Ok(Candidate {
+                key,
+                launches: Err(error.into()),
+            });
         }
         (Some(launches), None) if !single => launches,
         (None, None) => {
@@ -214,20 +235,26 @@ fn candidate(
             vec![serde_json::from_value(launch).map_err(place)?]
         }
         _ => {
-            let message = "a candidate has either `launches`, or the fields of one launch, or `error`";
+            let message =
+                "a candidate has either `launches`, or the fields of one launch, or `error`";
             return Err(ServiceError::invalid(
                 "client.bad_list",
                 format!("{}: candidates[{index}]", path.display()),
                 message,
-            ));
+            )
+            .hint("docs/schemas/candidates.schema.json describes the format"));
         }
     };
     let launches = launches
         .iter()
         .map(|entry| {
-            let trace = files.trace(path, &entry.trace).map_err(|e| e.problem)?;
+            let trace = files.trace(path, &entry.trace).map_err(|e| *e.problem)?;
             let weight = entry.weight.unwrap_or(1).max(1);
-            Ok(WeightedLaunch { trace: trace.digest, launch: entry.launch(), weight })
+            Ok(WeightedLaunch {
+                trace: trace.digest,
+                launch: entry.launch(),
+                weight,
+            })
         })
         .collect();
     Ok(Candidate { key, launches })
@@ -235,10 +262,19 @@ fn candidate(
 
 fn print(order: &Order, outcomes: &[CandidateOutcome]) -> anyhow::Result<()> {
     if !order.ranked.is_empty() {
-        let mut table = output::table(&["place", "candidate", "cycles", "over best", "most cycles on"]);
+        let mut table = output::table(&[
+            "place",
+            "candidate",
+            "cycles",
+            "over best",
+            "most cycles on",
+        ]);
         for (place, ranked) in order.ranked.iter().enumerate() {
             let best = order.ranked[0].score.max(1);
-            let why = outcomes.iter().find(|o| o.index == ranked.index).map_or_else(String::new, main_cause);
+            let why = outcomes
+                .iter()
+                .find(|o| o.index == ranked.index)
+                .map_or_else(String::new, main_cause);
             table.add_row([
                 (place + 1).to_string(),
                 ranked.key.clone(),
@@ -259,10 +295,16 @@ fn print(order: &Order, outcomes: &[CandidateOutcome]) -> anyhow::Result<()> {
         match &outcome.verdict {
             Verdict::Failed(problem) => output::line(&format!("{key}: failed: {problem}"))?,
             Verdict::OverBudget { cycles } => {
-                output::line(&format!("{key}: over its budget at {} cycles", grouped(*cycles)))?;
+                output::line(&format!(
+                    "{key}: over its budget at {} cycles",
+                    grouped(*cycles)
+                ))?;
             }
             Verdict::Pruned { bound, reason } => {
-                output::line(&format!("{key}: pruned: at least {} cycles, {reason}", grouped(*bound)))?;
+                output::line(&format!(
+                    "{key}: pruned: at least {} cycles, {reason}",
+                    grouped(*bound)
+                ))?;
             }
             Verdict::Cancelled => output::line(&format!("{key}: cancelled"))?,
             Verdict::DuplicateOf { index, .. } => {
@@ -279,8 +321,12 @@ fn print(order: &Order, outcomes: &[CandidateOutcome]) -> anyhow::Result<()> {
 
 /// The cause that took most of a candidate's cycles, over all cores of its first launch.
 fn main_cause(outcome: &CandidateOutcome) -> String {
-    let Verdict::Ok { results, .. } = &outcome.verdict else { return String::new() };
-    let Some(result) = results.first() else { return String::new() };
+    let Verdict::Ok { results, .. } = &outcome.verdict else {
+        return String::new();
+    };
+    let Some(result) = results.first() else {
+        return String::new();
+    };
     let mut sums = BTreeMap::new();
     for entry in &result.report.cycle_stack {
         *sums.entry(entry.cause).or_insert(0) += entry.cycles;

@@ -85,7 +85,10 @@ impl Replay {
             .map_err(service)?;
         let backend = self.place.backend().await.map_err(service)?;
         for trace in files.traces() {
-            backend.put_trace(&trace.name, &trace.trace).await.map_err(service)?;
+            backend
+                .put_trace(&trace.name, &trace.trace)
+                .await
+                .map_err(service)?;
         }
         let mut writer = InOrder::new(file, entries.iter().map(|(key, _)| key.clone()).collect());
         let mut items = Vec::new();
@@ -132,14 +135,18 @@ impl Replay {
             let launch: LaunchEntry =
                 serde_json::from_value(serde_json::Value::Object(line.launch)).map_err(syntax)?;
             let key = line.key.unwrap_or_else(|| entries.len().to_string());
-            let machine = line.machine.as_ref().or(self.machine.as_ref()).ok_or_else(|| {
-                ServiceError::invalid(
-                    "client.no_machine",
-                    format!("{}: line {}", self.list.display(), number + 1),
-                    "no machine is named",
-                )
-                .hint("name one with --machine, or in the line")
-            })?;
+            let machine = line
+                .machine
+                .as_ref()
+                .or(self.machine.as_ref())
+                .ok_or_else(|| {
+                    ServiceError::invalid(
+                        "client.no_machine",
+                        format!("{}: line {}", self.list.display(), number + 1),
+                        "no machine is named",
+                    )
+                    .hint("name one with --machine, or in the line")
+                })?;
             let overrides = lists::overrides(&line.set);
             let item = || {
                 let machine = files.machine(&self.list, machine, overrides)?;
@@ -164,7 +171,13 @@ struct InOrder<W: Write> {
 
 impl<W: Write> InOrder<W> {
     fn new(out: W, keys: Vec<String>) -> Self {
-        Self { out: BufWriter::new(out), keys, early: BTreeMap::new(), next: 0, failed: 0 }
+        Self {
+            out: BufWriter::new(out),
+            keys,
+            early: BTreeMap::new(),
+            next: 0,
+            failed: 0,
+        }
     }
 
     fn put(&mut self, index: usize, outcome: Decided) -> anyhow::Result<()> {
@@ -174,7 +187,7 @@ impl<W: Write> InOrder<W> {
                 index: self.next,
                 key: self.keys.get(self.next).map_or("", String::as_str),
                 result: outcome.as_ref().ok().map(ResultJson::from),
-                error: outcome.as_ref().err().map(|e| &e.problem),
+                error: outcome.as_ref().err().map(|e| &*e.problem),
             };
             self.failed += usize::from(outcome.is_err());
             serde_json::to_writer(&mut self.out, &line).context("cannot write a result")?;

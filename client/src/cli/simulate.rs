@@ -32,7 +32,10 @@ pub struct Simulate {
 
 impl Simulate {
     pub async fn run(self) -> Outcome {
-        let result = self.simulate().await.map_err(|e| Failure::Service(e, self.json))?;
+        let result = self
+            .simulate()
+            .await
+            .map_err(|e| Failure::Service(e, self.json))?;
         if self.json {
             output::json(&ResultJson::from(&result))?;
         } else {
@@ -48,6 +51,8 @@ impl Simulate {
         let progress = matches!(backend, Backend::Local(_)).then(Arc::default);
         let _bar = Bar::run(progress.clone());
         backend.put_trace(&trace.name, &trace.trace).await?;
-        backend.simulate(&machine, trace.digest, &self.launch.launch(), progress).await
+        backend
+            .simulate(&machine, trace.digest, &self.launch.launch(), progress)
+            .await
     }
 }

@@ -60,8 +60,10 @@ type Point = Vec<(String, String)>;
 
 impl Sweep {
     pub async fn run(self) -> Outcome {
-        let (points, outcomes) =
-            self.simulate().await.map_err(|e| Failure::Service(e, self.json))?;
+        let (points, outcomes) = self
+            .simulate()
+            .await
+            .map_err(|e| Failure::Service(e, self.json))?;
         let failed = outcomes.iter().filter(|o| o.is_err()).count();
         if self.json {
             let points = points
@@ -70,7 +72,7 @@ impl Sweep {
                 .map(|(set, outcome)| PointJson {
                     set: set.iter().map(|(p, v)| (p.as_str(), v.as_str())).collect(),
                     result: outcome.as_ref().ok().map(ResultJson::from),
-                    error: outcome.as_ref().err().map(|e| &e.problem),
+                    error: outcome.as_ref().err().map(|e| &*e.problem),
                 })
                 .collect();
             output::json(&SweepJson { points })?;
@@ -92,8 +94,10 @@ impl Sweep {
         let items = points
             .iter()
             .map(|overrides| {
-                let machine =
-                    MachineRequest { source: source.clone(), overrides: overrides.clone() };
+                let machine = MachineRequest {
+                    source: source.clone(),
+                    overrides: overrides.clone(),
+                };
                 (String::new(), machine, trace.digest, launch.clone())
             })
             .collect();
@@ -112,7 +116,13 @@ impl Sweep {
         let (done, ()) = tokio::join!(work, collect);
         done?;
         let missing = || Err(ServiceError::internal("a point has no result"));
-        Ok((points, collected.into_iter().map(|o| o.unwrap_or_else(missing)).collect()))
+        Ok((
+            points,
+            collected
+                .into_iter()
+                .map(|o| o.unwrap_or_else(missing))
+                .collect(),
+        ))
     }
 }
 
@@ -140,11 +150,19 @@ fn combinations(set: &[(String, String)]) -> Result<Vec<Point>, ServiceError> {
 }
 
 fn print(points: &[Point], outcomes: &[Result<RunResult, ServiceError>]) -> anyhow::Result<()> {
-    let paths: Vec<&str> =
-        points.first().map_or_else(Vec::new, |p| p.iter().map(|(path, _)| path.as_str()).collect());
-    let header: Vec<&str> = paths.iter().copied().chain(["cycles", "ns", "against first"]).collect();
+    let paths: Vec<&str> = points.first().map_or_else(Vec::new, |p| {
+        p.iter().map(|(path, _)| path.as_str()).collect()
+    });
+    let header: Vec<&str> = paths
+        .iter()
+        .copied()
+        .chain(["cycles", "ns", "against first"])
+        .collect();
     let mut table = output::table(&header);
-    let first = outcomes.iter().find_map(|o| o.as_ref().ok()).map(|r| r.report.cycles);
+    let first = outcomes
+        .iter()
+        .find_map(|o| o.as_ref().ok())
+        .map(|r| r.report.cycles);
     for (point, outcome) in points.iter().zip(outcomes) {
         let mut row: Vec<String> = point.iter().map(|(_, value)| value.clone()).collect();
         match outcome {
@@ -171,7 +189,10 @@ mod tests {
 
     #[test]
     fn combines_all_values() {
-        let set = [("a".to_owned(), "1,2".to_owned()), ("b".to_owned(), "x, y".to_owned())];
+        let set = [
+            ("a".to_owned(), "1,2".to_owned()),
+            ("b".to_owned(), "x, y".to_owned()),
+        ];
         let points: Vec<String> = combinations(&set)
             .unwrap()
             .iter()

@@ -8,10 +8,7 @@ use serde::Serialize;
 use tilesim_server::error::{Problem, ServiceError};
 use tilesim_traces::{Bound, LaunchArgs, Limits, TraceError, ValidTrace};
 
-use super::{
-    Failure, Outcome, args::WhereArgs, exit, files,
-    output,
-};
+use super::{Failure, Outcome, args::WhereArgs, exit, files, output};
 
 /// Looks at, converts and stores traces.
 #[derive(Subcommand)]
@@ -62,15 +59,23 @@ impl Check {
                     if !self.json {
                         output::line(&format!("{file}: ok, {digest}"))?;
                     }
-                    checked.push(CheckedJson { file, digest: Some(digest), errors: Vec::new() });
+                    checked.push(CheckedJson {
+                        file,
+                        digest: Some(digest),
+                        errors: Vec::new(),
+                    });
                 }
                 Err(error) => {
                     if !self.json {
                         let text = std::str::from_utf8(&bytes).unwrap_or_default();
                         eprint!("{file}: {}", error.render(text));
                     }
-                    let errors = vec![ServiceError::from(error).problem];
-                    checked.push(CheckedJson { file, digest: None, errors });
+                    let errors = vec![*ServiceError::from(error).problem];
+                    checked.push(CheckedJson {
+                        file,
+                        digest: None,
+                        errors,
+                    });
                 }
             }
         }
@@ -78,7 +83,11 @@ impl Check {
         if self.json {
             output::json(&CheckJson { traces: checked })?;
         }
-        if bad { Err(Failure::Told(exit::INVALID)) } else { Ok(()) }
+        if bad {
+            Err(Failure::Told(exit::INVALID))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -113,8 +122,11 @@ impl Show {
         };
         let bound = Bound::new(&file.trace, &args, &Limits::default()).map_err(invalid)?;
         if pid.len() != usize::from(file.trace.axes) {
-            let message =
-                format!("{} program ids for a trace of {} axes", pid.len(), file.trace.axes);
+            let message = format!(
+                "{} program ids for a trace of {} axes",
+                pid.len(),
+                file.trace.axes
+            );
             let error = ServiceError::invalid("launch.axis_count", "--work-item", message);
             return Err(Failure::Service(error, false));
         }
@@ -131,9 +143,15 @@ impl Show {
 fn describe(file: &files::TraceFile) -> String {
     let trace = &file.trace;
     let header = &trace.header;
-    let mut text = format!("kernel {}, {} axes\ndigest {}", header.kernel, trace.axes, file.digest);
+    let mut text = format!(
+        "kernel {}, {} axes\ndigest {}",
+        header.kernel, trace.axes, file.digest
+    );
     if !header.producer.is_empty() {
-        text.push_str(&format!("\nproducer {} {}", header.producer, header.producer_version));
+        text.push_str(&format!(
+            "\nproducer {} {}",
+            header.producer, header.producer_version
+        ));
     }
     for (name, value) in &header.origins {
         text.push_str(&format!("\n{name}: {value}"));
@@ -231,8 +249,17 @@ impl Put {
         if json {
             output::json(&PutJson { traces: stored })?;
         } else {
-            for PutOneJson { file, digest, already_present } in stored {
-                let how = if already_present { "was there already" } else { "stored" };
+            for PutOneJson {
+                file,
+                digest,
+                already_present,
+            } in stored
+            {
+                let how = if already_present {
+                    "was there already"
+                } else {
+                    "stored"
+                };
                 output::line(&format!("{file}: {how}, {digest}"))?;
             }
         }

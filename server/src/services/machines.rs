@@ -15,7 +15,11 @@ impl Machines for Services {
         let caller = self.caller(&request)?;
         let v1::PutMachineRequest { name, document } = request.into_inner();
         let name = wire::name(name, "name")?;
-        let (machine, new) = self.app.catalog.put_machine(&caller.tenant, name, document).await?;
+        let (machine, new) = self
+            .app
+            .catalog
+            .put_machine(&caller.tenant, name, document)
+            .await?;
         Ok(Response::new(v1::PutMachineResponse {
             machine: Some(wire::machine_info(&machine)),
             already_present: !new,
@@ -27,14 +31,21 @@ impl Machines for Services {
         request: Request<v1::ListMachinesRequest>,
     ) -> Result<Response<v1::ListMachinesResponse>, Status> {
         let caller = self.caller(&request)?;
-        let v1::ListMachinesRequest { page_size, page_token } = request.into_inner();
+        let v1::ListMachinesRequest {
+            page_size,
+            page_token,
+        } = request.into_inner();
         let (size, after) = page(page_size, &page_token)?;
         let presets = match after {
             None => wire::presets()?,
             Some(_) => Vec::new(),
         };
         let kind = ObjectKind::Machine;
-        let mut entries = self.app.catalog.list(&caller.tenant, kind, after, size + 1).await?;
+        let mut entries = self
+            .app
+            .catalog
+            .list(&caller.tenant, kind, after, size + 1)
+            .await?;
         let next_page_token = next_page(&mut entries, size);
         Ok(Response::new(v1::ListMachinesResponse {
             presets,
@@ -49,7 +60,11 @@ impl Machines for Services {
     ) -> Result<Response<v1::DescribeMachineResponse>, Status> {
         let caller = self.caller(&request)?;
         let reference = wire::machine(request.into_inner().machine, "machine")?;
-        let loaded = self.app.catalog.machine(&caller.tenant, reference, "machine").await?;
+        let loaded = self
+            .app
+            .catalog
+            .machine(&caller.tenant, reference, "machine")
+            .await?;
         Ok(Response::new(v1::DescribeMachineResponse {
             machine: Some(wire::machine_info(&loaded)),
             document: document(&loaded)?,
@@ -62,7 +77,11 @@ impl Machines for Services {
     ) -> Result<Response<v1::CheckMachineResponse>, Status> {
         let caller = self.caller(&request)?;
         let reference = wire::machine(request.into_inner().machine, "machine")?;
-        let loaded = self.app.catalog.machine(&caller.tenant, reference, "machine").await?;
+        let loaded = self
+            .app
+            .catalog
+            .machine(&caller.tenant, reference, "machine")
+            .await?;
         let machine = Some(wire::machine_info(&loaded));
         Ok(Response::new(v1::CheckMachineResponse { machine }))
     }

@@ -41,10 +41,7 @@ impl Services {
 }
 
 /// Size of a page and where it begins.
-fn page(
-    size: u32,
-    token: &str,
-) -> Result<(usize, Option<crate::ids::Digest>), ServiceError> {
+fn page(size: u32, token: &str) -> Result<(usize, Option<crate::ids::Digest>), ServiceError> {
     const LARGEST: u32 = 1000;
     let size = match size {
         0 => 100,
@@ -54,7 +51,8 @@ fn page(
                 "request.above_limit",
                 "page_size",
                 format!("{size} is above the limit of {LARGEST}"),
-            ));
+            )
+            .hint("ask for smaller pages, one after another"));
         }
     };
     let after = match token {
@@ -73,5 +71,8 @@ fn next_page(entries: &mut Vec<crate::store::Entry>, size: usize) -> String {
         return String::new();
     }
     entries.truncate(size);
-    entries.last().map(|e| e.digest.to_string()).unwrap_or_default()
+    entries
+        .last()
+        .map(|e| e.digest.to_string())
+        .unwrap_or_default()
 }

@@ -31,9 +31,17 @@ impl Simulation for Services {
         let caller = self.caller(&request)?;
         let v1::SimulateRequest { machine, launch } = request.into_inner();
         let result = self
-            .run(&caller.tenant, caller.deadline, machine, launch, Admission::OrRefuse)
+            .run(
+                &caller.tenant,
+                caller.deadline,
+                machine,
+                launch,
+                Admission::OrRefuse,
+            )
             .await?;
-        Ok(Response::new(v1::SimulateResponse { result: Some(wire::result(&result)) }))
+        Ok(Response::new(v1::SimulateResponse {
+            result: Some(wire::result(&result)),
+        }))
     }
 
     type RankStream = Answers<v1::RankResponse>;
@@ -43,23 +51,47 @@ impl Simulation for Services {
         request: Request<v1::RankRequest>,
     ) -> Result<Response<Self::RankStream>, Status> {
         let Caller { tenant, deadline } = self.caller(&request)?;
-        let v1::RankRequest { machine, candidates, top_k: _ } = request.into_inner();
+        let v1::RankRequest {
+            machine,
+            candidates,
+            top_k: _,
+        } = request.into_inner();
         let limits = self.app.config.limits.clone();
         if candidates.is_empty() {
             let message = "there are no candidates to rank";
-            return Err(ServiceError::invalid("rank.no_candidates", "candidates", message).into());
+            return Err(
+                ServiceError::invalid("rank.no_candidates", "candidates", message)
+                    .hint("send at least one")
+                    .into(),
+            );
         }
         wire::at_most(candidates.len(), limits.candidates, "candidates")?;
         let machine = wire::machine(machine, "machine")?;
-        let machine = self.app.catalog.machine(&tenant, machine, "machine").await?;
+        let machine = self
+            .app
+            .catalog
+            .machine(&tenant, machine, "machine")
+            .await?;
         let app = Arc::clone(&self.app);
         Ok(stream(deadline, move |answers| async move {
-            let candidates = candidates.into_iter().map(|c| wire::candidate(c, &limits)).collect();
-            let job = RankJob { tenant, machine, candidates, deadline };
+            let candidates = candidates
+                .into_iter()
+                .map(|c| wire::candidate(c, &limits))
+                .collect();
+            let job = RankJob {
+                tenant,
+                machine,
+                candidates,
+                deadline,
+            };
             let (sender, mut outcomes) = mpsc::channel(BACKLOG);
             let forward = async {
                 while let Some(outcome) = outcomes.recv().await {
-                    if answers.send(Ok(wire::candidate_outcome(outcome))).await.is_err() {
+                    if answers
+                        .send(Ok(wire::candidate_outcome(outcome)))
+                        .await
+                        .is_err()
+                    {
                         break;
                     }
                 }
@@ -162,9 +194,20 @@ impl Services {
         let machine = wire::machine(machine, "machine")?;
         let (digest, launch) = wire::launch(launch, "launch", &self.app.config.limits)?;
         let machine = self.app.catalog.machine(tenant, machine, "machine").await?;
-        let trace = self.app.catalog.trace(tenant, digest, "launch.trace_digest").await?;
+        let trace = self
+            .app
+            .catalog
+            .trace(tenant, digest, "launch.trace_digest")
+            .await?;
         let tenant = tenant.clone();
-        let request = RunRequest { tenant, machine, trace, launch, deadline, progress: None };
+        let request = RunRequest {
+            tenant,
+            machine,
+            trace,
+            launch,
+            deadline,
+            progress: None,
+        };
         self.app.runner.run(request, admission).await
     }
 
@@ -177,17 +220,27 @@ impl Services {
         request: v1::ReplayRequest,
     ) -> Result<v1::ReplayResponse, ServiceError> {
         use v1::replay_response::Outcome;
-        let v1::ReplayRequest { key, machine, launch } = request;
-        let run = self.run(tenant, deadline, machine, launch, Admission::OrWait).await;
+        let v1::ReplayRequest {
+            key,
+            machine,
+            launch,
+        } = request;
+        let run = self
+            .run(tenant, deadline, machine, launch, Admission::OrWait)
+            .await;
         let outcome = match run {
             Ok(result) => Outcome::Result(wire::result(&result)),
             Err(error) => match error.kind {
                 Kind::OverBudget { cycles } => Outcome::OverBudgetCycles(cycles),
                 Kind::Deadline | Kind::Cancelled | Kind::Unavailable => return Err(error),
-                _ => Outcome::Problem(wire::problem(error.problem)),
+                _ => Outcome::Problem(wire::problem(*error.problem)),
             },
         };
-        Ok(v1::ReplayResponse { index, key, outcome: Some(outcome) })
+        Ok(v1::ReplayResponse {
+            index,
+            key,
+            outcome: Some(outcome),
+        })
     }
 }
 

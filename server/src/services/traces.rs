@@ -36,6 +36,7 @@ impl Traces for Services {
                     "header",
                     "an upload begins with its header",
                 )
+                .hint("send the file's name and size first")
                 .into());
             }
         };
@@ -46,7 +47,11 @@ impl Traces for Services {
         while let Some(part) = next(&mut parts).await? {
             let Part::Data(data) = part else {
                 let message = "an upload has one header";
-                return Err(ServiceError::invalid("request.second_header", "header", message).into());
+                return Err(
+                    ServiceError::invalid("request.second_header", "header", message)
+                        .hint("send each trace in an upload of its own")
+                        .into(),
+                );
             };
             if bytes.len() as u64 + data.len() as u64 > header.size_bytes {
                 return Err(wrong_size(header.size_bytes, "more").into());
@@ -56,7 +61,11 @@ impl Traces for Services {
         if (bytes.len() as u64) < header.size_bytes {
             return Err(wrong_size(header.size_bytes, "less").into());
         }
-        let (trace, new) = self.app.catalog.put_trace(&caller.tenant, name, bytes).await?;
+        let (trace, new) = self
+            .app
+            .catalog
+            .put_trace(&caller.tenant, name, bytes)
+            .await?;
         Ok(Response::new(v1::UploadTraceResponse {
             trace: Some(wire::trace_info(&trace)),
             already_present: !new,
@@ -75,7 +84,11 @@ impl Traces for Services {
             .enumerate()
             .map(|(i, digest)| Digest::parse(digest, &format!("digests[{i}]")))
             .collect::<Result<Vec<_>, _>>()?;
-        let missing = self.app.catalog.missing_traces(&caller.tenant, digests).await?;
+        let missing = self
+            .app
+            .catalog
+            .missing_traces(&caller.tenant, digests)
+            .await?;
         let missing = missing.iter().map(ToString::to_string).collect();
         Ok(Response::new(v1::FindMissingTracesResponse { missing }))
     }
@@ -86,7 +99,11 @@ impl Traces for Services {
     ) -> Result<Response<v1::DescribeTraceResponse>, Status> {
         let caller = self.caller(&request)?;
         let digest = Digest::parse(&request.into_inner().digest, "digest")?;
-        let trace = self.app.catalog.trace(&caller.tenant, digest, "digest").await?;
+        let trace = self
+            .app
+            .catalog
+            .trace(&caller.tenant, digest, "digest")
+            .await?;
         let trace = Some(wire::trace_info(&trace));
         Ok(Response::new(v1::DescribeTraceResponse { trace }))
     }
@@ -104,16 +121,26 @@ impl Traces for Services {
             Ok(_) => false,
             Err(_) => {
                 let message = format!("{encoding} is not an encoding");
-                return Err(ServiceError::invalid("request.bad_encoding", "encoding", message).into());
+                return Err(
+                    ServiceError::invalid("request.bad_encoding", "encoding", message)
+                        .hint("ask for TRACE_ENCODING_BINARY or TRACE_ENCODING_TEXT")
+                        .into(),
+                );
             }
         };
         let digest = Digest::parse(&digest, "digest")?;
-        let trace = self.app.catalog.trace(&caller.tenant, digest, "digest").await?;
+        let trace = self
+            .app
+            .catalog
+            .trace(&caller.tenant, digest, "digest")
+            .await?;
         let bytes = self.app.catalog.encode_trace(trace, text).await?;
         let bytes: Arc<[u8]> = bytes.into();
         let parts = (0..bytes.len().div_ceil(CHUNK)).map(move |i| {
             let end = bytes.len().min((i + 1) * CHUNK);
-            Ok(v1::GetTraceResponse { data: bytes[i * CHUNK..end].to_vec() })
+            Ok(v1::GetTraceResponse {
+                data: bytes[i * CHUNK..end].to_vec(),
+            })
         });
         Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
     }
@@ -123,13 +150,23 @@ impl Traces for Services {
         request: Request<v1::ListTracesRequest>,
     ) -> Result<Response<v1::ListTracesResponse>, Status> {
         let caller = self.caller(&request)?;
-        let v1::ListTracesRequest { page_size, page_token } = request.into_inner();
+        let v1::ListTracesRequest {
+            page_size,
+            page_token,
+        } = request.into_inner();
         let (size, after) = page(page_size, &page_token)?;
         let kind = ObjectKind::Trace;
-        let mut entries = self.app.catalog.list(&caller.tenant, kind, after, size + 1).await?;
+        let mut entries = self
+            .app
+            .catalog
+            .list(&caller.tenant, kind, after, size + 1)
+            .await?;
         let next_page_token = next_page(&mut entries, size);
         let traces = entries.into_iter().map(wire::stored).collect();
-        Ok(Response::new(v1::ListTracesResponse { traces, next_page_token }))
+        Ok(Response::new(v1::ListTracesResponse {
+            traces,
+            next_page_token,
+        }))
     }
 
     async fn delete(
@@ -138,7 +175,10 @@ impl Traces for Services {
     ) -> Result<Response<v1::DeleteTraceResponse>, Status> {
         let caller = self.caller(&request)?;
         let digest = Digest::parse(&request.into_inner().digest, "digest")?;
-        self.app.catalog.delete_trace(&caller.tenant, digest, "digest").await?;
+        self.app
+            .catalog
+            .delete_trace(&caller.tenant, digest, "digest")
+            .await?;
         Ok(Response::new(v1::DeleteTraceResponse {}))
     }
 }
@@ -146,14 +186,17 @@ impl Traces for Services {
 /// The next part of an upload that says anything.
 async fn next(parts: &mut Streaming<v1::UploadTraceRequest>) -> Result<Option<Part>, ServiceError> {
     loop {
-        let message = tokio::time::timeout(STALL, parts.message()).await.map_err(|_| {
-            ServiceError::new(
-                Kind::Deadline,
-                "request.stalled",
-                "",
-                format!("no data came for {} s", STALL.as_secs()),
-            )
-        })?;
+        let message = tokio::time::timeout(STALL, parts.message())
+            .await
+            .map_err(|_| {
+                ServiceError::new(
+                    Kind::Deadline,
+                    "request.stalled",
+                    "",
+                    format!("no data came for {} s", STALL.as_secs()),
+                )
+                .hint("send the upload again, without pauses")
+            })?;
         match message.map_err(incoming)? {
             None => return Ok(None),
             Some(v1::UploadTraceRequest { part: Some(part) }) => return Ok(Some(part)),
@@ -168,4 +211,5 @@ fn wrong_size(announced: u64, how: &str) -> ServiceError {
         "header.size_bytes",
         format!("the header announced {announced} bytes, but there are {how}"),
     )
+    .hint("announce the file's size in bytes")
 }

@@ -125,12 +125,19 @@ fn index_error(error: impl Into<redb::Error>) -> StoreError {
 }
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |source| StoreError::Io { action, path: path.display().to_string(), source }
+    move |source| StoreError::Io {
+        action,
+        path: path.display().to_string(),
+        source,
+    }
 }
 
-/// (tenant, kind, digest) -> (size, stored at, name).
-const OBJECTS: TableDefinition<(&str, &str, [u8; 32]), (u64, u64, &str)> =
-    TableDefinition::new("objects");
+/// Tenant, kind, digest.
+type ObjectKey = (&'static str, &'static str, [u8; 32]);
+/// Size, stored at, name.
+type ObjectValue = (u64, u64, &'static str);
+
+const OBJECTS: TableDefinition<ObjectKey, ObjectValue> = TableDefinition::new("objects");
 /// Tenant -> bytes of objects.
 const USAGE: TableDefinition<&str, u64> = TableDefinition::new("usage");
 
@@ -202,17 +209,26 @@ impl Store {
         let size = content.len() as u64;
         let used = usage(&transaction, tenant)?.saturating_sub(known.unwrap_or(0));
         if used.saturating_add(size) > self.tenant_bytes {
-            return Err(StoreError::Quota { size, used, limit: self.tenant_bytes });
+            return Err(StoreError::Quota {
+                size,
+                used,
+                limit: self.tenant_bytes,
+            });
         }
         let stored_unix_s = unix_seconds();
         object::write(&self.root.join("tmp"), &path, name, stored_unix_s, content)?;
         {
             let mut table = transaction.open_table(OBJECTS).map_err(index_error)?;
             table
-                .insert((tenant.as_str(), kind.folder(), digest.0), (size, stored_unix_s, name))
+                .insert(
+                    (tenant.as_str(), kind.folder(), digest.0),
+                    (size, stored_unix_s, name),
+                )
                 .map_err(index_error)?;
             let mut table = transaction.open_table(USAGE).map_err(index_error)?;
-            table.insert(tenant.as_str(), used + size).map_err(index_error)?;
+            table
+                .insert(tenant.as_str(), used + size)
+                .map_err(index_error)?;
         }
         transaction.commit().map_err(index_error)?;
         Ok(true)
@@ -242,7 +258,11 @@ impl Store {
     pub fn damaged(&self, kind: ObjectKind, digest: Digest, detail: String) -> StoreError {
         self.damage.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(%digest, kind = kind.noun(), %detail, "stored object is damaged");
-        StoreError::Damaged { kind: kind.noun(), digest: digest.to_string(), detail }
+        StoreError::Damaged {
+            kind: kind.noun(),
+            digest: digest.to_string(),
+            detail,
+        }
     }
 
     /// The index entry of an object whose file is there.
@@ -254,10 +274,17 @@ impl Store {
     ) -> Result<Option<Entry>, StoreError> {
         let transaction = self.database.begin_read().map_err(index_error)?;
         let table = transaction.open_table(OBJECTS).map_err(index_error)?;
-        let entry =
-            table.get((tenant.as_str(), kind.folder(), digest.0)).map_err(index_error)?.map(|v| {
+        let entry = table
+            .get((tenant.as_str(), kind.folder(), digest.0))
+            .map_err(index_error)?
+            .map(|v| {
                 let (size, stored_unix_s, name) = v.value();
-                Entry { digest, name: name.to_owned(), size, stored_unix_s }
+                Entry {
+                    digest,
+                    name: name.to_owned(),
+                    size,
+                    stored_unix_s,
+                }
             });
         Ok(entry)
     }
@@ -269,7 +296,10 @@ impl Store {
         kind: ObjectKind,
         digest: Digest,
     ) -> Result<bool, StoreError> {
-        Ok(self.entry(tenant, kind, digest)?.is_some() && self.path(tenant, kind, digest).is_file())
+        Ok(
+            self.entry(tenant, kind, digest)?.is_some()
+                && self.path(tenant, kind, digest).is_file(),
+        )
     }
 
     /// Up to `count` entries with digests above `after`, in order.
@@ -282,7 +312,11 @@ impl Store {
     ) -> Result<Vec<Entry>, StoreError> {
         let transaction = self.database.begin_read().map_err(index_error)?;
         let table = transaction.open_table(OBJECTS).map_err(index_error)?;
-        let first = (tenant.as_str(), kind.folder(), after.map_or([0; 32], |d| d.0));
+        let first = (
+            tenant.as_str(),
+            kind.folder(),
+            after.map_or([0; 32], |d| d.0),
+        );
         let last = (tenant.as_str(), kind.folder(), [0xff; 32]);
         let mut entries = Vec::new();
         for item in table.range(first..=last).map_err(index_error)? {
@@ -295,7 +329,12 @@ impl Store {
                 break;
             }
             let (size, stored_unix_s, name) = value.value();
-            entries.push(Entry { digest, name: name.to_owned(), size, stored_unix_s });
+            entries.push(Entry {
+                digest,
+                name: name.to_owned(),
+                size,
+                stored_unix_s,
+            });
         }
         Ok(entries)
     }
@@ -315,7 +354,9 @@ impl Store {
                 .map_err(index_error)?
                 .map(|v| v.value().0)
         };
-        let Some(size) = removed else { return Ok(false) };
+        let Some(size) = removed else {
+            return Ok(false);
+        };
         let used = usage(&transaction, tenant)?.saturating_sub(size);
         {
             let mut table = transaction.open_table(USAGE).map_err(index_error)?;
@@ -364,7 +405,11 @@ impl Store {
     }
 
     fn path(&self, tenant: &Tenant, kind: ObjectKind, digest: Digest) -> PathBuf {
-        self.root.join("objects").join(tenant.as_str()).join(kind.folder()).join(digest.to_string())
+        self.root
+            .join("objects")
+            .join(tenant.as_str())
+            .join(kind.folder())
+            .join(digest.to_string())
     }
 
     /// Enters every whole object file into a fresh index.
@@ -376,11 +421,15 @@ impl Store {
             let mut usage = transaction.open_table(USAGE).map_err(index_error)?;
             let root = self.root.join("objects");
             for tenant in file_names(&root)? {
-                let Ok(tenant) = Tenant::parse(&tenant) else { continue };
+                let Ok(tenant) = Tenant::parse(&tenant) else {
+                    continue;
+                };
                 let mut used = 0_u64;
                 for kind in ObjectKind::ALL {
                     for name in file_names(&root.join(tenant.as_str()).join(kind.folder()))? {
-                        let Ok(digest) = name.parse::<Digest>() else { continue };
+                        let Ok(digest) = name.parse::<Digest>() else {
+                            continue;
+                        };
                         let path = self.path(&tenant, kind, digest);
                         let Ok(Some(object)) = object::read(&path) else {
                             self.damage.fetch_add(1, Ordering::Relaxed);
@@ -400,14 +449,20 @@ impl Store {
             }
         }
         transaction.commit().map_err(index_error)?;
-        tracing::warn!(objects = count, "rebuilt the index of the store from its files");
+        tracing::warn!(
+            objects = count,
+            "rebuilt the index of the store from its files"
+        );
         Ok(())
     }
 }
 
 fn usage(transaction: &redb::WriteTransaction, tenant: &Tenant) -> Result<u64, StoreError> {
     let table = transaction.open_table(USAGE).map_err(index_error)?;
-    let used = table.get(tenant.as_str()).map_err(index_error)?.map_or(0, |v| v.value());
+    let used = table
+        .get(tenant.as_str())
+        .map_err(index_error)?
+        .map_or(0, |v| v.value());
     Ok(used)
 }
 
@@ -434,11 +489,12 @@ fn open_index(root: &Path) -> Result<(Database, bool), StoreError> {
     let rebuild_if_fresh = fresh && !file_names(&objects)?.is_empty();
     match create_index(&path) {
         Ok(database) => Ok((database, rebuild_if_fresh)),
-        Err(DatabaseError::DatabaseAlreadyOpen) => {
-            Err(StoreError::InUse { path: root.display().to_string() })
-        }
+        Err(DatabaseError::DatabaseAlreadyOpen) => Err(StoreError::InUse {
+            path: root.display().to_string(),
+        }),
         Err(DatabaseError::Storage(StorageError::Io(e)))
-            if e.kind() != io::ErrorKind::InvalidData && e.kind() != io::ErrorKind::UnexpectedEof =>
+            if e.kind() != io::ErrorKind::InvalidData
+                && e.kind() != io::ErrorKind::UnexpectedEof =>
         {
             Err(io_error("open", &path)(e))
         }
@@ -455,13 +511,17 @@ fn open_index(root: &Path) -> Result<(Database, bool), StoreError> {
 /// them, that counts as damage.
 fn create_index(path: &Path) -> Result<Database, DatabaseError> {
     std::panic::catch_unwind(|| Database::create(path)).unwrap_or_else(|_| {
-        Err(DatabaseError::Storage(StorageError::Corrupted("the index cannot be opened".to_owned())))
+        Err(DatabaseError::Storage(StorageError::Corrupted(
+            "the index cannot be opened".to_owned(),
+        )))
     })
 }
 
 /// Seconds since the epoch.
 pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
 }
 
 #[cfg(test)]

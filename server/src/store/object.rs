@@ -53,7 +53,10 @@ pub fn write(
     head.extend_from_slice(&stored_unix_s.to_le_bytes());
     head.extend_from_slice(&(name.len() as u32).to_le_bytes());
     head.extend_from_slice(name.as_bytes());
-    let checksum = blake3::Hasher::new().update(&head).update(content).finalize();
+    let checksum = blake3::Hasher::new()
+        .update(&head)
+        .update(content)
+        .finalize();
     let mut file = tempfile::Builder::new()
         .tempfile_in(temporary)
         .map_err(io_error("create a file in", temporary))?;
@@ -61,9 +64,12 @@ pub fn write(
         file.write_all(part).map_err(io_error("write", path))?;
     }
     file.as_file().sync_all().map_err(io_error("sync", path))?;
-    file.persist(path).map_err(|e| io_error("rename to", path)(e.error))?;
+    file.persist(path)
+        .map_err(|e| io_error("rename to", path)(e.error))?;
     // The rename itself is durable once the folder is.
-    File::open(folder).and_then(|f| f.sync_all()).map_err(io_error("sync", folder))
+    File::open(folder)
+        .and_then(|f| f.sync_all())
+        .map_err(io_error("sync", folder))
 }
 
 /// Reads an object; `None` if there is no such file.
@@ -78,7 +84,9 @@ pub fn read(path: &Path) -> Result<Option<Object>, ReadError> {
 
 fn parse(mut bytes: Vec<u8>) -> Result<Object, ReadError> {
     const SHORT: ReadError = ReadError::Damaged("its file is cut short");
-    let rest = bytes.strip_prefix(MAGIC).ok_or(ReadError::Damaged("its file has no valid head"))?;
+    let rest = bytes
+        .strip_prefix(MAGIC)
+        .ok_or(ReadError::Damaged("its file has no valid head"))?;
     let (checksum, body) = rest.split_first_chunk::<32>().ok_or(SHORT)?;
     if blake3::hash(body).as_bytes() != checksum {
         return Err(ReadError::Damaged("its checksum does not match"));
@@ -86,10 +94,15 @@ fn parse(mut bytes: Vec<u8>) -> Result<Object, ReadError> {
     let (stored, body) = body.split_first_chunk::<8>().ok_or(SHORT)?;
     let stored_unix_s = u64::from_le_bytes(*stored);
     let (length, body) = body.split_first_chunk::<4>().ok_or(SHORT)?;
-    let (name, content) =
-        body.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(SHORT)?;
+    let (name, content) = body
+        .split_at_checked(u32::from_le_bytes(*length) as usize)
+        .ok_or(SHORT)?;
     let name = String::from_utf8_lossy(name).into_owned();
     let start = bytes.len() - content.len();
     bytes.drain(..start);
-    Ok(Object { name, stored_unix_s, content: bytes })
+    Ok(Object {
+        name,
+        stored_unix_s,
+        content: bytes,
+    })
 }

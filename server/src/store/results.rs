@@ -58,7 +58,11 @@ pub(super) fn get(
 }
 
 enum Message {
-    Put { tenant: Tenant, key: ResultKey, bytes: Vec<u8> },
+    Put {
+        tenant: Tenant,
+        key: ResultKey,
+        bytes: Vec<u8>,
+    },
     Flush(Sender<()>),
 }
 
@@ -75,13 +79,18 @@ impl Writer {
             .name("tilesim-results".to_owned())
             .spawn(move || write_all(&database, limit, &receiver))
             .map_err(io_error("start", "the result writer".as_ref()))?;
-        Ok(Self { sender: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+        Ok(Self {
+            sender: Mutex::new(Some(sender)),
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     pub(super) fn put(&self, tenant: Tenant, key: ResultKey, bytes: Vec<u8>) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = sender.as_ref()
-            && sender.try_send(Message::Put { tenant, key, bytes }).is_err()
+            && sender
+                .try_send(Message::Put { tenant, key, bytes })
+                .is_err()
         {
             tracing::debug!("the result writer is behind; a result is not kept");
         }
@@ -89,7 +98,11 @@ impl Writer {
 
     pub(super) fn flush(&self) {
         let (done, wait) = bounded(1);
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sender = self
+            .sender
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(sender) = sender
             && sender.send(Message::Flush(done)).is_ok()
         {
@@ -101,8 +114,16 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        self.sender
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             // A writer that panicked has nothing left to say.
             let _ = thread.join();
         }
@@ -112,8 +133,9 @@ impl Drop for Writer {
 fn write_all(database: &Database, limit: u64, receiver: &Receiver<Message>) {
     while let Ok(first) = receiver.recv() {
         // Everything that has gathered meanwhile goes into one transaction.
-        let batch: Vec<Message> =
-            std::iter::once(first).chain(receiver.try_iter().take(BACKLOG)).collect();
+        let batch: Vec<Message> = std::iter::once(first)
+            .chain(receiver.try_iter().take(BACKLOG))
+            .collect();
         if let Err(error) = write_batch(database, limit, &batch) {
             tracing::warn!(%error, "results were not kept");
         }
@@ -130,21 +152,32 @@ fn write_batch(database: &Database, limit: u64, batch: &[Message]) -> Result<(),
     {
         let mut results = transaction.open_table(RESULTS).map_err(index_error)?;
         let mut ages = transaction.open_table(AGES).map_err(index_error)?;
-        let mut age = ages.last().map_err(index_error)?.map_or(0, |(k, _)| k.value() + 1);
+        let mut age = ages
+            .last()
+            .map_err(index_error)?
+            .map_or(0, |(k, _)| k.value() + 1);
         let mut value = Vec::new();
         for message in batch {
-            let Message::Put { tenant, key, bytes } = message else { continue };
+            let Message::Put { tenant, key, bytes } = message else {
+                continue;
+            };
             value.clear();
             value.extend_from_slice(blake3::hash(bytes).as_bytes());
             value.extend_from_slice(bytes);
             let name = (tenant.as_str(), key.0);
-            if results.insert(name, value.as_slice()).map_err(index_error)?.is_none() {
+            if results
+                .insert(name, value.as_slice())
+                .map_err(index_error)?
+                .is_none()
+            {
                 ages.insert(age, name).map_err(index_error)?;
                 age += 1;
             }
         }
         while results.len().map_err(index_error)? > limit {
-            let Some((_, oldest)) = ages.pop_first().map_err(index_error)? else { break };
+            let Some((_, oldest)) = ages.pop_first().map_err(index_error)? else {
+                break;
+            };
             results.remove(oldest.value()).map_err(index_error)?;
         }
     }
