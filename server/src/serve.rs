@@ -41,6 +41,9 @@ const RESULT_MEMORY: u64 = 256 << 20;
 /// How long the last answers have to leave once everything has been stopped.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// How long a drain waits for streams that ask for nothing.
+const QUIET: Duration = Duration::from_secs(2);
+
 /// What the services work with.
 pub struct App {
     /// Settings.
@@ -189,19 +192,33 @@ impl Server {
         app.draining.store(true, Ordering::Relaxed);
         set_health(&health, ServingStatus::NotServing).await;
         let _ = begin_drain.send(());
-        if let Ok(ended) = tokio::time::timeout(drain, &mut serving).await {
-            ended.context("the server failed while it drained")?;
-        } else {
-            tracing::warn!("the drain limit has passed; stopping what still runs");
-            app.runner.stop();
-            // Connections that do not close by themselves are cut.
-            let _ = tokio::time::timeout(FAREWELL, &mut serving).await;
+        tokio::select! {
+            ended = &mut serving => ended.context("the server failed while it drained")?,
+            () = quiet(&app) => tracing::info!("closing idle connections"),
+            () = tokio::time::sleep(drain) => {
+                tracing::warn!("the drain limit has passed; stopping what still runs");
+                app.runner.stop();
+                // What was stopped still says so to whoever waits for it.
+                let _ = tokio::time::timeout(FAREWELL, &mut serving).await;
+            }
         }
         let store = Arc::clone(&app.store);
         tokio::task::spawn_blocking(move || store.flush())
             .await
             .context("flushing the store")?;
         Ok(())
+    }
+}
+
+/// Resolves once no simulation has run or waited for a while: what is left are clients that keep a
+/// stream open without asking for anything, such as watchers of the health service.
+async fn quiet(app: &App) {
+    let mut since = Instant::now();
+    while since.elapsed() < QUIET {
+        tokio::time::sleep(QUIET / 20).await;
+        if app.runner.running() + app.runner.queued() > 0 {
+            since = Instant::now();
+        }
     }
 }
 

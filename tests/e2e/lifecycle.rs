@@ -105,6 +105,63 @@ async fn a_drain_has_a_limit() {
 }
 
 #[tokio::test]
+async fn a_drain_does_not_wait_for_idle_streams() {
+    let mut daemon = Daemon::start(&[]).await;
+    let question = HealthCheckRequest {
+        service: String::new(),
+    };
+    let watch = HealthClient::new(daemon.channel())
+        .watch(question)
+        .await
+        .unwrap();
+    let mut states = watch.into_inner();
+    assert_eq!(states.message().await.unwrap().unwrap().status, 1);
+    let begin = Instant::now();
+    daemon.signal(Signal::TERM);
+    assert_eq!(
+        states.message().await.unwrap().unwrap().status,
+        2,
+        "not serving any more"
+    );
+    assert!(daemon.ended().await.success());
+    assert!(
+        begin.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_grpc_hurt_nobody() {
+    use std::io::{Read as _, Write as _};
+    let daemon = Daemon::start(&[]).await;
+    let trace = daemon.put_sample("gemm_256.json").await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let frame = [preface.as_slice(), &[0xff; 64]].concat();
+    let noise: Vec<u8> = (0..20_000_u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let mut idle = Vec::new();
+    for bytes in [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        frame,
+        noise,
+        preface,
+        Vec::new(),
+    ] {
+        let mut socket = std::net::TcpStream::connect(&daemon.address).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        // The server may hang up at any byte.
+        let _ = socket.write_all(&bytes);
+        let _ = socket.read(&mut [0; 64]);
+        idle.push(socket);
+        daemon.simulate(request(&trace, &[1, 1])).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_second_server_on_one_store_is_refused() {
     let daemon = Daemon::start(&[]).await;
     let output = Command::new(program("tilesimd"))
