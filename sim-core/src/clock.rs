@@ -42,6 +42,11 @@ impl Conversion {
         }
     }
 
+    /// Where in a target period source step `step` lies: equal phases, equal futures.
+    pub fn phase(self, step: u64) -> u64 {
+        (u128::from(step) * u128::from(self.num) % u128::from(self.den)) as u64
+    }
+
     /// First target step whose time is strictly after source step `step`.
     #[inline]
     pub fn after(self, step: u64) -> u64 {

@@ -16,6 +16,7 @@ use crate::error::{Deadlock, SimError};
 use crate::graph::{GraphContext, TileCost};
 use crate::machine::{ArraySplit, Machine};
 use crate::memory::Memory;
+use crate::warp::{Jump, Situation, Warp};
 use crate::report::{self, CoreReport, Exactness, Identity, MODEL_VERSION, Report};
 
 /// Rows one transfer may have (after contiguous rows are joined).
@@ -47,6 +48,12 @@ pub struct RunOptions {
     pub max_requests: u64,
     /// Run although tile costs were measured on another machine.
     pub allow_cost_mismatch: bool,
+    /// Registers one work-item takes, for machines whose residency counts them.
+    pub registers_per_item: u64,
+    /// Threads one work-item takes, likewise.
+    pub threads_per_item: u64,
+    /// Simulate every work-item even where the run provably repeats itself.
+    pub full: bool,
 }
 
 impl Default for RunOptions {
@@ -56,6 +63,9 @@ impl Default for RunOptions {
             limits: Limits::default(),
             max_requests: 1 << 40,
             allow_cost_mismatch: false,
+            registers_per_item: 0,
+            threads_per_item: 0,
+            full: false,
         }
     }
 }
@@ -100,7 +110,7 @@ pub fn simulate(
     let bound = Bound::new(trace, &launch.args, &launch.options.limits)?;
     let identity = identity(machine, trace, launch)?;
     let context = context(machine, trace, &launch.options)?;
-    let mut run = Run::new(machine, &bound, context);
+    let mut run = Run::new(machine, &bound, context, &launch.options);
     let total = if bound.items() == 0 {
         0
     } else {
@@ -116,16 +126,27 @@ pub fn simulate(
             run.dispatcher.out_of_bounds()
         ));
     }
+    let jump = run.jump;
     let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();
     let out_of_bounds = run.dispatcher.out_of_bounds();
-    let cores: Vec<CoreStats> = run.cores.into_iter().map(|c| c.finish(total)).collect();
+    let cores: Vec<CoreStats> = run
+        .cores
+        .into_iter()
+        .map(|core| core.finish(total - jump.cycles))
+        .collect();
     Ok(Report {
         cycles: total,
         ns: report::nanoseconds(total, machine.clocks.core_khz),
         work_items: bound.items(),
         dram_requests: channels.iter().map(|c| c.reads + c.writes).sum(),
-        exactness: Exactness::ExactFull,
+        exactness: match jump.period {
+            0 => Exactness::ExactFull,
+            period => Exactness::ExactWarped {
+                period,
+                jumped: jump.items,
+            },
+        },
         cores: cores
             .iter()
             .enumerate()
@@ -266,19 +287,33 @@ struct Run<'a> {
     dispatcher: Dispatcher<'a>,
     items: u64,
     items_done: u64,
+    warp: Option<Warp>,
+    jump: Jump,
 }
 
 impl<'a> Run<'a> {
-    fn new(machine: &'a Machine, bound: &'a Bound, context: GraphContext) -> Run<'a> {
+    fn new(
+        machine: &'a Machine,
+        bound: &'a Bound,
+        context: GraphContext,
+        options: &RunOptions,
+    ) -> Run<'a> {
+        let memory = Memory::new(machine, MAX_ROWS);
         Run {
             machine,
             cores: (0..machine.cores.count)
                 .map(|id| Core::new(id, &machine.cores))
                 .collect(),
-            memory: Memory::new(machine, MAX_ROWS),
-            dispatcher: Dispatcher::new(machine, bound, context),
+            warp: if options.full {
+                None
+            } else {
+                Warp::new(bound, &memory)
+            },
+            memory,
+            dispatcher: Dispatcher::new(machine, bound, context, options),
             items: bound.items(),
             items_done: 0,
+            jump: Jump::default(),
         }
     }
 
@@ -297,15 +332,15 @@ impl<'a> Run<'a> {
             if events >= POLL_EVERY {
                 events = 0;
                 let progress = Progress {
-                    cycle: frontier,
+                    cycle: frontier + self.jump.cycles,
                     items_done: self.items_done,
                     items: self.items,
-                    requests: self.memory.started(),
+                    requests: self.requests(),
                 };
                 if watch.poll(&progress).is_break() {
                     return Err(SimError::Cancelled { cycle: frontier });
                 }
-                if self.memory.started() > options.max_requests {
+                if self.requests() > options.max_requests {
                     return Err(SimError::TooManyRequests {
                         limit: options.max_requests,
                     });
@@ -323,11 +358,12 @@ impl<'a> Run<'a> {
             let step = step.max(frontier);
             let safe = self.memory.safe();
             if step < safe {
-                if step >= budget {
+                if step.saturating_add(self.jump.cycles) >= budget {
                     return Err(SimError::OverBudget { budget });
                 }
                 self.step(step)?;
                 frontier = step + 1;
+                self.look_for_recurrence(frontier);
             } else if self.memory.is_busy() {
                 self.memory.advance(step.min(safe.max(frontier)));
             } else if self.items_done == self.items {
@@ -336,13 +372,38 @@ impl<'a> Run<'a> {
                 return Err(SimError::Deadlock(Box::new(self.deadlock(frontier))));
             }
         }
-        if self.memory.started() > options.max_requests {
+        if self.requests() > options.max_requests {
             return Err(SimError::TooManyRequests {
                 limit: options.max_requests,
             });
         }
         let last = self.cores.iter().map(Core::last_active).max().unwrap_or(0);
-        Ok(last + 1)
+        Ok(last + 1 + self.jump.cycles)
+    }
+
+    /// Memory requests so far, jumped ones included.
+    fn requests(&self) -> u64 {
+        self.memory.started() + self.jump.requests
+    }
+
+    /// Everything before core step `now` is done: jump if the state recurs.
+    fn look_for_recurrence(&mut self, now: u64) {
+        let Some(warp) = &mut self.warp else { return };
+        if !warp.stepped(self.dispatcher.delivered()) {
+            return;
+        }
+        let situation = Situation {
+            now,
+            items_done: self.items_done,
+            cores: &mut self.cores,
+            dispatcher: &mut self.dispatcher,
+            memory: &mut self.memory,
+        };
+        if let Some(jump) = warp.look(situation) {
+            self.items_done += jump.items_done;
+            self.jump = jump;
+            self.warp = None;
+        }
     }
 
     fn step(&mut self, step: u64) -> Result<(), SimError> {

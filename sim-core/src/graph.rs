@@ -117,6 +117,8 @@ pub struct Graph {
     pub carry_out: Vec<(u32, u32)>,
     /// Bytes of the scratchpad buffers it touches.
     pub footprint: u64,
+    /// Bytes of all versions it ever fills.
+    pub all_bytes: u64,
 }
 
 /// What a work-item does with one buffer's versions.
@@ -635,6 +637,10 @@ impl GraphBuilder {
             node.allocs.end = graph.allocs.len() as u32;
             node.alloc_bytes = node.alloc_bytes.saturating_add(bytes);
         }
+        graph.all_bytes = graph
+            .allocs
+            .iter()
+            .fold(0u64, |sum, &(_, bytes)| sum.saturating_add(bytes));
         self.merged.clear();
         self.merged.extend(
             (0..graph.versions)

@@ -44,6 +44,14 @@ pub struct Report {
 pub enum Exactness {
     /// Every work-item was simulated.
     ExactFull,
+    /// The state recurred: so many work-items were counted without simulating them again. Every
+    /// figure equals that of the full run.
+    ExactWarped {
+        /// Work-items of one period.
+        period: u64,
+        /// Work-items left out.
+        jumped: u64,
+    },
 }
 
 /// One core's part.

@@ -88,6 +88,55 @@ impl Channels {
         }
     }
 
+    /// Whether [`Channels::canonical`] knows the model.
+    pub fn has_canonical(&self) -> bool {
+        matches!(self.model, Model::Simple { .. })
+    }
+
+    /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
+    /// steps of the clocks.
+    pub fn canonical(&self, core: u64, dram: u64, noc: u64, out: &mut Vec<u64>) {
+        out.extend(self.front_free.iter().map(|f| f.saturating_sub(core)));
+        out.extend(self.reply_free.iter().map(|f| f.saturating_sub(noc)));
+        if let Model::Simple { channels, .. } = &self.model {
+            for channel in channels {
+                channel.canonical(dram, out);
+            }
+        }
+    }
+
+    /// Bandwidth credit per channel in DRAM step `dram`, and how often it has held up a request.
+    pub fn credit(&self, dram: u64) -> Vec<(i128, u64)> {
+        match &self.model {
+            Model::Simple {
+                dram: spec,
+                channels,
+            } => channels
+                .iter()
+                .map(|c| (c.slack(spec, dram), c.held()))
+                .collect(),
+            Model::Banked(_) => Vec::new(),
+        }
+    }
+
+    /// Add bandwidth credit per channel.
+    pub fn add_credit(&mut self, more: &[i128]) {
+        if let Model::Simple {
+            dram: spec,
+            channels,
+        } = &mut self.model
+        {
+            for (channel, &more) in channels.iter_mut().zip(more) {
+                channel.add_slack(spec, more);
+            }
+        }
+    }
+
+    /// Counts per channel, to add to.
+    pub fn stats_mut(&mut self) -> &mut [ChannelStats] {
+        &mut self.stats
+    }
+
     /// Counts per channel.
     pub fn stats(&self) -> &[ChannelStats] {
         &self.stats

@@ -34,6 +34,7 @@ use crate::stack::Cause;
 use arbiter::Packet;
 use channel_map::ChannelMapper;
 use flights::Flights;
+pub use flights::Origin;
 use lines::{LineWalker, LinesError, Run};
 use noc::Noc;
 
@@ -44,6 +45,7 @@ pub struct Completion {
     pub step: u64,
     /// What [`Memory::start`] was given.
     pub token: u64,
+    origin: Origin,
     /// What delayed the last-arriving request most.
     pub cause: Cause,
     /// Hand-over order: NoC step, then port.
@@ -123,6 +125,7 @@ impl Memory {
         item: &WorkItem,
         transfer: &Transfer,
         token: u64,
+        origin: Origin,
     ) -> Result<u64, LinesError> {
         let injector = &mut self.injectors[core as usize];
         let mut sending = injector.spare.pop().unwrap_or_default();
@@ -141,7 +144,7 @@ impl Memory {
         sending.run = None;
         sending.start = step;
         sending.taken = 0;
-        sending.transfer = self.noc.flights.start(core, token, lines);
+        sending.transfer = self.noc.flights.start(core, token, origin, lines);
         sending.write = transfer.direction == Direction::Store;
         injector.queue.push_back(sending);
         Ok(lines)
@@ -176,6 +179,54 @@ impl Memory {
     /// Most rows of one transfer.
     pub fn max_rows(&self) -> u64 {
         self.max_rows
+    }
+
+    /// Whether [`Memory::canonical`] knows the models.
+    pub fn has_canonical(&self) -> bool {
+        self.noc.has_canonical()
+    }
+
+    /// Bytes after which the map of lines to channels repeats, when it does so by shifting.
+    pub fn map_period(&self) -> Option<u64> {
+        self.map
+            .shifts()
+            .then(|| u64::from(self.channels) * u64::from(self.request_bytes))
+    }
+
+    /// Append the state but bandwidth credit to `out`, times relative to core step `now` (before
+    /// which everything is done), work-items to `base`.
+    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+        let noc = self.time.core_to_noc.at_or_after(now);
+        let dram = self.time.core_to_dram.at_or_after(now);
+        // Where in each other clock's period this core step lies.
+        out.push(self.time.core_to_noc.phase(now));
+        out.push(self.time.core_to_dram.phase(now));
+        out.push(self.noc_step.wrapping_sub(noc));
+        for injector in &self.injectors {
+            out.push(injector.queue.len() as u64);
+            for s in &injector.queue {
+                out.push(self.noc.flights.name(s.transfer, base));
+                out.push(s.start.wrapping_sub(now));
+                out.push(s.taken);
+                out.push(s.walker.lines());
+            }
+        }
+        self.noc.canonical(now, dram, noc, base, out);
+    }
+
+    /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
+    pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
+        self.noc.dram.credit(self.time.core_to_dram.at_or_after(now))
+    }
+
+    /// Account for work that was jumped over: `times` times what happened since `before`, and
+    /// credit per channel.
+    pub fn jump(&mut self, times: u64, before: &[ChannelStats], credit: &[i128]) {
+        for (now, before) in self.noc.dram.stats_mut().iter_mut().zip(before) {
+            now.reads += times * (now.reads - before.reads);
+            now.writes += times * (now.writes - before.writes);
+        }
+        self.noc.dram.add_credit(credit);
     }
 
     /// Counts per channel.
