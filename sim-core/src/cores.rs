@@ -1204,7 +1204,10 @@ impl Core {
             out.push(ahead(at));
             out.push(op_of(resident, op));
         }
-        out.push(self.next.wrapping_sub(now));
+        out.push(match self.next {
+            u64::MAX => u64::MAX,
+            next => next.wrapping_sub(now),
+        });
         out.push(now - self.accounted.min(now));
         out.extend(self.computing.iter().map(|&t| ahead(t)));
         match self.waiting {

@@ -16,8 +16,8 @@ use crate::error::{Deadlock, SimError};
 use crate::graph::{GraphContext, TileCost};
 use crate::machine::{ArraySplit, Machine};
 use crate::memory::Memory;
-use crate::warp::{Jump, Situation, Warp};
 use crate::report::{self, CoreReport, Exactness, Identity, MODEL_VERSION, Report};
+use crate::warp::{Jump, Situation, Warp};
 
 /// Rows one transfer may have (after contiguous rows are joined).
 const MAX_ROWS: u64 = 1 << 24;
@@ -108,7 +108,7 @@ pub fn simulate(
     watch: &mut impl Watch,
 ) -> Result<Report, SimError> {
     let bound = Bound::new(trace, &launch.args, &launch.options.limits)?;
-    let identity = identity(machine, trace, launch)?;
+    let identity = identity(machine, &bound, &launch.options)?;
     let context = context(machine, trace, &launch.options)?;
     let mut run = Run::new(machine, &bound, context, &launch.options);
     let total = if bound.items() == 0 {
@@ -160,25 +160,29 @@ pub fn simulate(
     })
 }
 
-/// The identity of a launch's result.
+/// The identity of a launch's result: what decides it, as resolved. Limits and budgets do not: they
+/// only decide whether there is a result.
 ///
 /// # Errors
 ///
 /// The machine has no canonical form (machines that passed validation do).
 pub fn identity(
     machine: &Machine,
-    trace: &ValidTrace,
-    launch: &Launch,
+    bound: &Bound,
+    options: &RunOptions,
 ) -> Result<Identity, SimError> {
-    let launch = serde_json::to_vec(launch)
-        .map_err(|_| SimError::Internal("a launch that cannot be written as JSON"))?;
+    let mut launch = blake3::Hasher::new();
+    launch.update(bound.digest().to_string().as_bytes());
+    launch.update(&options.registers_per_item.to_le_bytes());
+    launch.update(&options.threads_per_item.to_le_bytes());
+    launch.update(&[u8::from(options.full)]);
     Ok(Identity {
-        trace: trace.digest().to_string(),
+        trace: bound.trace().digest().to_string(),
         machine: machine
             .digest()
             .map_err(|_| SimError::Internal("a machine without a canonical form"))?
             .to_string(),
-        launch: blake3::hash(&launch).to_hex().to_string(),
+        launch: launch.finalize().to_hex().to_string(),
         model_version: MODEL_VERSION.to_string(),
     })
 }

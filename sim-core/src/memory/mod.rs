@@ -216,7 +216,9 @@ impl Memory {
 
     /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
     pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
-        self.noc.dram.credit(self.time.core_to_dram.at_or_after(now))
+        self.noc
+            .dram
+            .credit(self.time.core_to_dram.at_or_after(now))
     }
 
     /// Account for work that was jumped over: `times` times what happened since `before`, and
