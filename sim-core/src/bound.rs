@@ -38,7 +38,7 @@
 //!   requests, some port of the busiest core at least its share of replies. A channel's port takes one
 //!   packet per NoC step, its front queue passes one per core step, its controller takes one per DRAM
 //!   step, within the bandwidth cap of the `simple` model. Under the Ramulator controller, reads of
-//!   tensors that nothing stores to each need a read command on the data bus.
+//!   lines that nothing stores to each need a read command on the data bus.
 //!
 //! The order of events inside these chains is that of `memory`; every conversion between clocks is
 //! done with the exact ratio of their periods and rounded down.
@@ -47,7 +47,6 @@ mod classes;
 mod item;
 
 use serde::{Deserialize, Serialize};
-use tilesim_traces::model::{Bounds, Direction, Stmt};
 use tilesim_traces::{Bound, ValidTrace};
 
 use crate::dram::{Cmd, DramSpec, Scheduler};
@@ -193,7 +192,7 @@ pub(crate) struct MemoryPath {
     read_latency: u64,
     /// Read commands: DRAM steps between two on the same bus, buses per channel; if they are counted.
     bus: Option<(u64, u64)>,
-    /// Per tensor: every load from it takes a read command.
+    /// Per statement: it is a load of lines that nothing stores to, so that no queued write answers it.
     pub(crate) fresh: Vec<bool>,
     /// Flits of packets without and with data, for networks that count them.
     flits: (u64, u64),
@@ -216,7 +215,7 @@ impl MemoryPath {
                 ),
             ),
         };
-        let mut fresh = vec![false; bound.tensors().len()];
+        let mut fresh = Vec::new();
         let (read, write, read_latency, bus) = match &machine.dram.model {
             // An L2 may answer before DRAM does.
             _ if machine.l2.is_some() => (0, 0, 0, None),
@@ -225,7 +224,7 @@ impl MemoryPath {
             }
             DramModel::Banked { device } => {
                 let spec = device.spec();
-                fresh = never_stored(bound, u64::from(machine.dram.request_bytes));
+                fresh = classes::fresh_sites(bound, u64::from(machine.dram.request_bytes));
                 (1, 1, u64::from(spec.read_latency), read_spacing(spec))
             }
         };
@@ -374,49 +373,6 @@ fn read_spacing(spec: &DramSpec) -> Option<(u64, u64)> {
         }
     }
     Some(best)
-}
-
-/// Per tensor, whether no line of it is stored to by this launch, so that no read can be answered
-/// from a queued write.
-fn never_stored(bound: &Bound, line: u64) -> Vec<bool> {
-    let tensors = bound.tensors();
-    if bound.trace().bounds != Bounds::Strict {
-        return vec![false; tensors.len()];
-    }
-    let mut stored = vec![false; tensors.len()];
-    note_stores(&bound.trace().body, &mut stored);
-    let lines = |i: usize| {
-        let t = &tensors[i];
-        let last = t.base.saturating_add(t.bytes.saturating_sub(1));
-        (t.base / line.max(1), last / line.max(1))
-    };
-    (0..tensors.len())
-        .map(|i| {
-            let (first, last) = lines(i);
-            !(0..tensors.len()).any(|k| {
-                let (from, to) = lines(k);
-                stored[k] && from <= last && first <= to
-            })
-        })
-        .collect()
-}
-
-fn note_stores(body: &[Stmt], stored: &mut [bool]) {
-    for stmt in body {
-        match stmt {
-            Stmt::For(f) => note_stores(&f.body, stored),
-            Stmt::If(i) => {
-                note_stores(&i.then, stored);
-                note_stores(&i.otherwise, stored);
-            }
-            Stmt::Dma(dma) if dma.direction == Direction::Store => {
-                if let Some(entry) = stored.get_mut(dma.tensor.index()) {
-                    *entry = true;
-                }
-            }
-            Stmt::Dma(_) | Stmt::Compute(_) | Stmt::Wait(_) => {}
-        }
-    }
 }
 
 /// Sums of a resource over all items.

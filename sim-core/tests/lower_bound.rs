@@ -8,11 +8,12 @@
 
 mod cases;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use tilesim_core::machine::import::ImportOptions;
 use tilesim_core::machine::{ComputeIssue, DispatchPolicy, Machine, Residency, load};
-use tilesim_core::{Launch, LowerBound, lower_bound, simulate};
+use tilesim_core::{Launch, LowerBound, Progress, SimError, Watch, lower_bound, simulate};
 use tilesim_traces::{LaunchArgs, ValidTrace, json, validate};
 
 fn how_many(default: u64) -> u64 {
@@ -50,8 +51,31 @@ fn check(what: &str, machine: &Machine, trace: &ValidTrace, launch: &Launch) -> 
     let total = simulate(machine, trace, launch, &mut ()).ok()?.cycles;
     let bound = lower_bound(machine, trace, launch).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(bound.cycles <= total, "{what}: {total} but {bound:?}");
+    if total < 2_000 {
+        check_budget(what, machine, trace, launch, total);
+    }
     assert_eq!(bound.cycles, bound.components.iter().map(|c| c.cycles).max().unwrap_or(0));
     Some(bound.cycles as f64 / total.max(1) as f64)
+}
+
+/// A budget of its total lets a run through, one less does not: what pruning relies on.
+fn check_budget(what: &str, machine: &Machine, trace: &ValidTrace, launch: &Launch, total: u64) {
+    struct Furthest(u64);
+    impl Watch for Furthest {
+        fn poll(&mut self, p: &Progress) -> ControlFlow<()> {
+            self.0 = self.0.max(p.cycle);
+            ControlFlow::Continue(())
+        }
+    }
+    let mut launch = launch.clone();
+    launch.options.cycle_budget = Some(total);
+    let mut furthest = Furthest(0);
+    let same = simulate(machine, trace, &launch, &mut furthest).map(|r| r.cycles);
+    assert_eq!(same, Ok(total), "{what}");
+    assert!(furthest.0 <= total, "{what}");
+    launch.options.cycle_budget = Some(total - 1);
+    let over = simulate(machine, trace, &launch, &mut ());
+    assert!(matches!(over, Err(SimError::OverBudget { .. })), "{what}");
 }
 
 /// Machines that differ from a case's own in what a bound must follow.
@@ -133,7 +157,9 @@ fn never_above_the_total_on_all_machine_files() {
         let text = golden(&format!("pytorchsim/configs/{name}.yml"));
         let files = |path: &str| -> Result<String, String> {
             let path = path.trim_start_matches("../configs/");
-            Ok(golden(&format!("pytorchsim/configs/{path}")))
+            let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(root.join("../tests/golden/pytorchsim/configs").join(path))
+                .map_err(|e| e.to_string())
         };
         let Ok(loaded) = load(name, &text, &files, ImportOptions::default()) else { continue };
         for (program, grids) in [

@@ -9,7 +9,7 @@
 //! over is reported as unknown.
 
 use tilesim_traces::expr;
-use tilesim_traces::model::{BinaryOp, Dma, Expr, Indirect, Stmt, UnaryOp};
+use tilesim_traces::model::{BinaryOp, Direction, Dma, Expr, Indirect, Stmt, UnaryOp};
 use tilesim_traces::Bound;
 
 /// Most boxes looked at.
@@ -153,7 +153,135 @@ pub(super) fn classes<E>(
     Ok(unknown)
 }
 
+/// First and last memory line that a transfer may touch, over all work-items; `None`: any.
+type Lines = Option<(i128, i128)>;
+
+/// Per statement (numbered as [`tilesim_traces::launch::Op::site`] does), whether it is a load of lines
+/// that no store of the launch touches, as far as the ranges of the addresses show. `line` in bytes.
+pub(super) fn fresh_sites(bound: &Bound, line: u64) -> Vec<bool> {
+    let whole = bound.grid().map(|extent| (0, extent.saturating_sub(1)));
+    let mut walk = Walk { bound, within: whole, vars: Vec::new(), nodes: 0 };
+    let mut found = Reach {
+        line: i128::from(line.max(1)) * 8,
+        site: 0,
+        loads: Vec::new(),
+        stores: vec![None; bound.tensors().len()],
+        anywhere: false,
+    };
+    if walk.reach(&bound.trace().body, &mut found).is_err() {
+        return Vec::new();
+    }
+    let mut fresh = vec![false; found.site as usize];
+    for (site, lines) in &found.loads {
+        let (Some((first, last)), Some(entry)) = (lines, fresh.get_mut(*site as usize)) else {
+            continue;
+        };
+        let stored = found.stores.iter().flatten().any(|(from, to)| from <= last && first <= to);
+        *entry = !stored && !found.anywhere;
+    }
+    fresh
+}
+
+struct Reach {
+    /// Bits.
+    line: i128,
+    site: u32,
+    loads: Vec<(u32, Lines)>,
+    /// Per tensor, what its stores touch together.
+    stores: Vec<Lines>,
+    /// Some store may touch any line.
+    anywhere: bool,
+}
+
 impl Walk<'_> {
+    /// Ranges of all transfers' lines; each loop's body is looked at once.
+    fn reach(&mut self, body: &[Stmt], found: &mut Reach) -> Result<(), Stop> {
+        for stmt in body {
+            let site = found.site;
+            found.site += 1;
+            match stmt {
+                Stmt::For(f) => {
+                    let (lo, hi, step) = (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
+                    let up = (lo.lo, (hi.hi - 1).max(lo.lo));
+                    let down = ((hi.lo + 1).min(lo.hi), lo.hi);
+                    let at = if step.lo > 0 {
+                        Value::range(up.0, up.1)
+                    } else if step.hi < 0 {
+                        Value::range(down.0, down.1)
+                    } else {
+                        Value::range(up.0.min(down.0), up.1.max(down.1))
+                    };
+                    if f.var.index() != self.vars.len() {
+                        return Err(Stop::Budget);
+                    }
+                    self.vars.push(at.checked());
+                    let done = self.reach(&f.body, found);
+                    self.vars.pop();
+                    done?;
+                }
+                Stmt::If(i) => {
+                    self.reach(&i.then, found)?;
+                    self.reach(&i.otherwise, found)?;
+                }
+                Stmt::Dma(dma) => {
+                    let lines = self.lines(dma, found.line)?;
+                    if dma.direction == Direction::Load {
+                        found.loads.push((site, lines));
+                        continue;
+                    }
+                    match (lines, found.stores.get_mut(dma.tensor.index())) {
+                        (Some((first, last)), Some(all)) => {
+                            let (a, b) = all.unwrap_or((first, last));
+                            *all = Some((a.min(first), b.max(last)));
+                        }
+                        _ => found.anywhere = true,
+                    }
+                }
+                Stmt::Compute(_) | Stmt::Wait(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn lines(&mut self, dma: &Dma, line: i128) -> Result<Lines, Stop> {
+        let Some(tensor) = self.bound.tensors().get(dma.tensor.index()) else { return Ok(None) };
+        let offset = self.eval(&dma.offset)?;
+        let (mut lo, mut hi) = (offset.lo, offset.hi);
+        for dim in &dma.dims {
+            let (extent, stride) = (self.eval(&dim.extent)?, self.eval(&dim.stride)?);
+            let most = (extent.hi - 1).max(0);
+            lo = lo.saturating_add(most.saturating_mul(stride.lo.min(0)));
+            hi = hi.saturating_add(most.saturating_mul(stride.hi.max(0)));
+        }
+        let bits = i128::from(dma.element_bits);
+        let mut length = bits;
+        match &dma.indirect {
+            None => {}
+            Some(Indirect::Indices(list)) => {
+                let (mut least, mut most) = (0, 0);
+                for index in list {
+                    let index = self.eval(index)?;
+                    least = least.min(index.lo);
+                    most = most.max(index.hi);
+                }
+                lo = lo.saturating_add(least);
+                hi = hi.saturating_add(most);
+            }
+            Some(Indirect::Lines { count, bytes }) => {
+                let count = self.eval(count)?;
+                length = count.hi.max(0).saturating_mul(i128::from(*bytes) * 8).max(bits);
+            }
+        }
+        let base = i128::from(tensor.base) * 8;
+        let first = base.saturating_add(lo.saturating_mul(bits));
+        let end = base.saturating_add(hi.saturating_mul(bits)).saturating_add(length);
+        // Beyond the address space addresses wrap.
+        if first < 0 || end > 1 << 67 {
+            return Ok(None);
+        }
+        Ok(Some((first.div_euclid(line), (end - 1).div_euclid(line))))
+    }
+
     fn block(&mut self, body: &[Stmt]) -> Result<(), Stop> {
         for stmt in body {
             match stmt {

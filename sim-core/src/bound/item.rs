@@ -1,7 +1,7 @@
 //! What one work-item costs at least: sums per resource, paths through its graph, lines of its
 //! transfers.
 
-use tilesim_traces::launch::{ResolvedIndirect, Transfer, WorkItem};
+use tilesim_traces::launch::{OpKind, ResolvedIndirect, Transfer, WorkItem};
 use tilesim_traces::model::{Direction, Unit};
 use tilesim_traces::Bound;
 
@@ -57,7 +57,7 @@ pub(super) struct Costs {
     pub dma_steps: u64,
     pub load_lines: u64,
     pub store_lines: u64,
-    /// Lines loaded from tensors that nothing stores to.
+    /// Lines loaded that nothing stores to.
     pub fresh_lines: u64,
     /// Core steps from step 1 of the run to the first issue on a unit, whichever item it is.
     pub head: PerUnit,
@@ -188,11 +188,13 @@ impl<'a> Analysis<'a> {
 
     fn sums(&mut self, costs: &mut Costs) {
         self.flights.clear();
-        for transfer in &self.item.transfers {
+        // Transfers come in op order.
+        let sites = self.item.ops.iter().filter(|op| matches!(op.kind, OpKind::Dma(_)));
+        for (transfer, op) in self.item.transfers.iter().zip(sites) {
             let lines = least_lines(&self.item, transfer, self.path.line_bits);
             let write = transfer.direction == Direction::Store;
             let fresh =
-                !write && self.path.fresh.get(transfer.tensor.index()).copied().unwrap_or(false);
+                !write && self.path.fresh.get(op.site as usize).copied().unwrap_or(false);
             let steps = self.path.send_steps(lines);
             let flight = if lines == 0 {
                 // Dropped a step after it was taken; the data is there in the step after that.
