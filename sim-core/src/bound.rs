@@ -8,8 +8,9 @@
 //! Together with the class's sums per resource this gives the components, each a bound by itself; the
 //! bound is their maximum. Nothing here depends on the number of work-items: a launch with uniform
 //! control is one class; otherwise the grid is cut into boxes until control is the same inside each
-//! box (see `classes`), and items of boxes that are not settled within a fixed budget count as
-//! costing nothing.
+//! box (see `classes`). Items of boxes that are not settled within a fixed budget count with the least
+//! that any item's sums can be, loops run least, conditions go the cheaper way and masks at their
+//! narrowest, and without paths.
 //!
 //! # Why each component is a bound
 //!
@@ -56,6 +57,9 @@ use crate::machine::{
     Clocks, ComputeIssue, DispatchPolicy, DramModel, Machine, NocSpec, Residency,
 };
 use item::{Analysis, Costs};
+
+/// Most work-items that are analysed where control is not uniform.
+const MAX_CLASSES: usize = 128;
 
 /// What can bound a launch from below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -153,6 +157,21 @@ pub fn lower_bound_of(
     bound: &Bound,
     options: &RunOptions,
 ) -> Result<LowerBound, SimError> {
+    lower_bound_within(machine, bound, options, MAX_CLASSES)
+}
+
+/// [`lower_bound_of`] that analyses `classes` work-items at most where control is not uniform: fewer
+/// take less time and give a bound that is not as close.
+///
+/// # Errors
+///
+/// As [`lower_bound`].
+pub fn lower_bound_within(
+    machine: &Machine,
+    bound: &Bound,
+    options: &RunOptions,
+    classes: usize,
+) -> Result<LowerBound, SimError> {
     let context = engine::context(machine, bound.trace(), options)?;
     if bound.items() == 0 {
         return Ok(LowerBound { cycles: 0, binding: None, components: Vec::new() });
@@ -160,16 +179,18 @@ pub fn lower_bound_of(
     let path = MemoryPath::new(machine, bound);
     let mut analysis = Analysis::new(machine, &path, &context);
     let mut all = Vec::new();
-    let mut unknown = 0;
     if bound.control_is_uniform() {
         all.push(analysis.item(bound, bound.pid(0), bound.items())?);
     } else {
-        unknown = classes::classes(bound, |pid, count| {
+        let unknown = classes::classes(bound, classes, |pid, count| {
             all.push(analysis.item(bound, pid, count)?);
             Ok::<(), SimError>(())
         })?;
+        if unknown > 0 {
+            all.push(classes::any_item(machine, bound, &path, &context, unknown));
+        }
     }
-    Ok(combine(machine, &path, bound.items(), &all, unknown))
+    Ok(combine(machine, &path, bound.items(), &all))
 }
 
 /// Least times on the way from a core to DRAM and back. Times are in units of which each clock's
@@ -384,14 +405,8 @@ struct Sum {
     least: u64,
 }
 
-/// The bound from the classes; `unknown` items are in none of them.
-fn combine(
-    machine: &Machine,
-    path: &MemoryPath,
-    items: u64,
-    classes: &[Costs],
-    unknown: u64,
-) -> LowerBound {
+/// The bound from the classes, which hold all items.
+fn combine(machine: &Machine, path: &MemoryPath, items: u64, classes: &[Costs]) -> LowerBound {
     let partition = machine.cores.partition.first().copied().unwrap_or(0);
     let cores = (0..machine.cores.count as usize)
         .filter(|&c| machine.cores.partition.get(c).copied().unwrap_or(0) == partition)
@@ -399,19 +414,15 @@ fn combine(
         .max(1) as u64;
     let per_core = items.div_ceil(cores);
     let sum = |of: fn(&Costs) -> u64| {
-        let mut s = Sum { all: 0, least: if unknown > 0 { 0 } else { u64::MAX } };
+        let mut s = Sum { all: 0, least: u64::MAX };
         for class in classes {
             s.all = s.all.saturating_add(u128::from(of(class)) * u128::from(class.items));
             s.least = s.least.min(of(class));
         }
         s
     };
-    // Heads and tails: the least of any item that uses the resource; items not looked at may use it
-    // at once.
+    // Heads and tails: the least of any item that uses the resource.
     let least = |of: fn(&Costs) -> u64| {
-        if unknown > 0 {
-            return 0;
-        }
         classes.iter().map(of).min().filter(|&x| x != u64::MAX).unwrap_or(0)
     };
     // What the busiest core has at least.
@@ -481,11 +492,7 @@ fn combine(
         Residency::Shared { max } | Residency::Safe { max } => max,
         Residency::Resources { max, .. } => max,
     };
-    let residents = if unknown > 0 {
-        u64::from(max.max(1))
-    } else {
-        classes.iter().map(|c| c.residents).max().unwrap_or(1)
-    };
+    let residents = classes.iter().map(|c| c.residents).max().unwrap_or(1);
     let waves = per_core.div_ceil(residents.max(1));
     let (first, stay) = (least(|c| c.stay_first), least(|c| c.stay));
     add(

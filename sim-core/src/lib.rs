@@ -17,7 +17,7 @@ pub mod report;
 pub mod stack;
 pub mod units;
 
-pub use bound::{LowerBound, lower_bound, lower_bound_of};
+pub use bound::{LowerBound, lower_bound, lower_bound_of, lower_bound_within};
 pub use engine::{Launch, Progress, RunOptions, Watch, simulate};
 pub use error::SimError;
 pub use report::{MODEL_VERSION, Report};

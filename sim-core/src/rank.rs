@@ -148,7 +148,8 @@ pub struct Job {
     pub candidate: usize,
     /// Index among its launches.
     pub launch: usize,
-    /// Run it with this [`crate::RunOptions::cycle_budget`]; see also [`Ranking::budget_of`].
+    /// Run it with this [`crate::RunOptions::cycle_budget`]; see also [`Ranking::budget_of`]. One more
+    /// than what the launch may take: the engine's last step may be one after the last that counts.
     pub cycle_budget: Option<u64>,
     /// The launch failed before, under a wider budget: run it again, exactly with this one. A
     /// remembered error must not answer it; a remembered total may.
@@ -331,6 +332,12 @@ pub struct Ranking {
     cancelled: bool,
 }
 
+/// The budget an engine run needs so that it surely ends if it takes no more than `cycles`: after the
+/// last event that counts the engine may act in one more step (a weight slot falls free).
+fn engine_budget(cycles: u64) -> u64 {
+    cycles.saturating_add(1)
+}
+
 /// The lower of two budgets.
 fn lower(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
@@ -451,8 +458,9 @@ impl Ranking {
         self.rechecks.as_ref().is_some_and(|list| !list.is_empty())
     }
 
-    /// Core cycles a job may take as things stand; a run that has gone further may be stopped and
-    /// reported as [`Outcome::Exceeded`]. It never rises. `None`: no limit.
+    /// The budget of a job as things stand, in core cycles (as [`Job::cycle_budget`]); a run whose
+    /// [`crate::Progress::cycle`] is above it may be stopped and reported as [`Outcome::Exceeded`]. It
+    /// never rises. `None`: no limit.
     pub fn budget_of(&self, job: &Job) -> Option<u64> {
         let state = self.states.get(job.candidate)?.as_ref()?;
         let own = state.launches.get(job.launch)?.cycle_budget;
@@ -464,7 +472,7 @@ impl Ranking {
             },
         );
         let limit = self.threshold().and_then(|t| limit(t, spent, &state.launches, job.launch));
-        lower(limit, own)
+        lower(limit, own).map(engine_budget)
     }
 
     /// A job ended. Reports of jobs that are not in flight change nothing.
@@ -572,8 +580,8 @@ impl Ranking {
                     // A run with a budget acts in core steps below it only.
                     let reached = match (at, budget) {
                         (FailedAt::Start, _) | (_, None) => true,
-                        (FailedAt::Step(step), Some(budget)) => *step < budget,
-                        (FailedAt::Unknown, _) if *ran == budget => true,
+                        (FailedAt::Step(step), Some(budget)) => *step < engine_budget(budget),
+                        (FailedAt::Unknown, _) if *ran == budget.map(engine_budget) => true,
                         (FailedAt::Unknown | FailedAt::Remembered, _) => {
                             return Judged::Again(launch);
                         }

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 
 use tilesim_core::machine::import::ImportOptions;
 use tilesim_core::machine::{ComputeIssue, DispatchPolicy, Machine, Residency, load};
-use tilesim_core::{Launch, LowerBound, Progress, SimError, Watch, lower_bound, simulate};
-use tilesim_traces::{LaunchArgs, ValidTrace, json, validate};
+use tilesim_core::{Launch, LowerBound, Progress, SimError, Watch, lower_bound, lower_bound_within, simulate};
+use tilesim_traces::{Bound, LaunchArgs, ValidTrace, json, validate};
 
 fn how_many(default: u64) -> u64 {
     std::env::var("TILESIM_RANDOM_CASES").map_or(default, |n| n.parse().unwrap())
@@ -51,6 +51,13 @@ fn check(what: &str, machine: &Machine, trace: &ValidTrace, launch: &Launch) -> 
     let total = simulate(machine, trace, launch, &mut ()).ok()?.cycles;
     let bound = lower_bound(machine, trace, launch).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(bound.cycles <= total, "{what}: {total} but {bound:?}");
+    let limits = &launch.options.limits;
+    let placed = Bound::new(trace, &launch.args, limits).unwrap();
+    for classes in [0, 2] {
+        let coarse = lower_bound_within(machine, &placed, &launch.options, classes).unwrap();
+        assert!(coarse.cycles <= total, "{what}, {classes} classes: {total} but {coarse:?}");
+        assert!(coarse.cycles <= bound.cycles || classes > 0, "{what}");
+    }
     if total < 2_000 {
         check_budget(what, machine, trace, launch, total);
     }
@@ -58,7 +65,9 @@ fn check(what: &str, machine: &Machine, trace: &ValidTrace, launch: &Launch) -> 
     Some(bound.cycles as f64 / total.max(1) as f64)
 }
 
-/// A budget of its total lets a run through, one less does not: what pruning relies on.
+/// A budget of one more than its total lets a run through, one of one less does not: what pruning
+/// relies on. (With the total itself a run may be stopped: its last step may be one that does not
+/// count.)
 fn check_budget(what: &str, machine: &Machine, trace: &ValidTrace, launch: &Launch, total: u64) {
     struct Furthest(u64);
     impl Watch for Furthest {
@@ -68,11 +77,11 @@ fn check_budget(what: &str, machine: &Machine, trace: &ValidTrace, launch: &Laun
         }
     }
     let mut launch = launch.clone();
-    launch.options.cycle_budget = Some(total);
+    launch.options.cycle_budget = Some(total + 1);
     let mut furthest = Furthest(0);
     let same = simulate(machine, trace, &launch, &mut furthest).map(|r| r.cycles);
     assert_eq!(same, Ok(total), "{what}");
-    assert!(furthest.0 <= total, "{what}");
+    assert!(furthest.0 <= total + 1, "{what}");
     launch.options.cycle_budget = Some(total - 1);
     let over = simulate(machine, trace, &launch, &mut ());
     assert!(matches!(over, Err(SimError::OverBudget { .. })), "{what}");

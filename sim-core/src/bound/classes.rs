@@ -9,16 +9,18 @@
 //! over is reported as unknown.
 
 use tilesim_traces::expr;
-use tilesim_traces::model::{BinaryOp, Direction, Dma, Expr, Indirect, Stmt, UnaryOp};
+use tilesim_traces::model::{BinaryOp, Direction, Dma, Expr, For, Indirect, Stmt, UnaryOp, Unit};
 use tilesim_traces::Bound;
+
+use super::MemoryPath;
+use super::item::{Costs, PerUnit, declared_lines, strided_lines};
+use crate::graph::GraphContext;
+use crate::machine::{ComputeIssue, Machine, Residency};
 
 /// Most boxes looked at.
 const MAX_BOXES: usize = 512;
 /// Most expression nodes evaluated.
 const MAX_NODES: u64 = 1 << 20;
-/// Most boxes whose item is analysed.
-const MAX_CLASSES: usize = 128;
-
 /// What an expression can be in a box. Every value it has for a program id of the box lies in
 /// `lo..=hi`, and equals the affine form if there is one.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +90,24 @@ impl Value {
     }
 }
 
+/// What a loop's variable can be in any turn; `distance` is from its first value to its end.
+fn any_turn(lo: Value, hi: Value, step: Value, distance: Value) -> Value {
+    let up = (lo.lo, (hi.hi - 1).max(lo.lo));
+    let down = ((hi.lo + 1).min(lo.hi), lo.hi);
+    // One turn at most: the variable is a name for the first value.
+    if (step.lo > 0 && distance.hi <= step.lo) || (step.hi < 0 && distance.lo >= step.hi) {
+        return lo;
+    }
+    let (from, to) = if step.lo > 0 {
+        up
+    } else if step.hi < 0 {
+        down
+    } else {
+        (up.0.min(down.0), up.1.max(down.1))
+    };
+    Value::range(from, to).checked()
+}
+
 struct Walk<'a> {
     bound: &'a Bound,
     within: Box3,
@@ -96,9 +116,10 @@ struct Walk<'a> {
 }
 
 /// Cut the grid of `bound` into boxes of equal control; `class` gets the program ids of one item of
-/// each and the number of its items. Returns how many items are in no box.
+/// each and the number of its items, `most` times at most. Returns how many items are in no box.
 pub(super) fn classes<E>(
     bound: &Bound,
+    most: usize,
     mut class: impl FnMut([u64; 3], u64) -> Result<(), E>,
 ) -> Result<u64, E> {
     let grid = bound.grid();
@@ -112,7 +133,7 @@ pub(super) fn classes<E>(
         cursor += 1;
         let count = at.iter().fold(1u64, |n, (lo, hi)| n.saturating_mul(hi - lo + 1));
         looked += 1;
-        if looked > MAX_BOXES || found >= MAX_CLASSES || walk.nodes > MAX_NODES {
+        if looked > MAX_BOXES || found >= most || walk.nodes > MAX_NODES {
             unknown = unknown.saturating_add(count);
             continue;
         }
@@ -182,6 +203,83 @@ pub(super) fn fresh_sites(bound: &Bound, line: u64) -> Vec<bool> {
     fresh
 }
 
+/// What any item of the grid costs at least, as the costs of a class of `items`.
+pub(super) fn any_item(
+    machine: &Machine,
+    bound: &Bound,
+    path: &MemoryPath,
+    context: &GraphContext,
+    items: u64,
+) -> Costs {
+    let whole = bound.grid().map(|extent| (0, extent.saturating_sub(1)));
+    let mut walk = Walk { bound, within: whole, vars: Vec::new(), nodes: 0 };
+    let sums = walk.least(&bound.trace().body, path, context).unwrap_or_default();
+    let spec = &machine.cores;
+    let max = match spec.residency {
+        Residency::Shared { max } | Residency::Safe { max } => max,
+        Residency::Resources { max, .. } => max,
+    };
+    // Alone, an item is delivered, issues, and uses one thing after another.
+    let mut stay = sums.slots;
+    if spec.compute_issue == ComputeIssue::Serial && sums.compute > 0 {
+        stay = stay.max(sums.compute.saturating_add(1));
+    }
+    if sums.dma_steps > 0 {
+        stay = stay.max(sums.dma_steps.saturating_add(1));
+    }
+    let at_once = PerUnit { vector: 0, systolic: 0, cross_lane: 0, dma: 0 };
+    Costs {
+        items,
+        compute: sums.compute,
+        vector: sums.vector,
+        systolic: sums.systolic,
+        cross_lane: sums.cross_lane,
+        slots: sums.slots,
+        dma_steps: sums.dma_steps,
+        load_lines: sums.load_lines,
+        store_lines: sums.store_lines,
+        fresh_lines: 0,
+        head: at_once,
+        tail: at_once,
+        end: stay,
+        stay_first: stay,
+        stay,
+        residents: u64::from(max.max(1)),
+    }
+}
+
+/// Sums of one item, each the least it can be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Least {
+    compute: u64,
+    vector: u64,
+    systolic: u64,
+    cross_lane: u64,
+    slots: u64,
+    dma_steps: u64,
+    load_lines: u64,
+    store_lines: u64,
+}
+
+impl Least {
+    fn each(self, other: Least, f: impl Fn(u64, u64) -> u64) -> Least {
+        Least {
+            compute: f(self.compute, other.compute),
+            vector: f(self.vector, other.vector),
+            systolic: f(self.systolic, other.systolic),
+            cross_lane: f(self.cross_lane, other.cross_lane),
+            slots: f(self.slots, other.slots),
+            dma_steps: f(self.dma_steps, other.dma_steps),
+            load_lines: f(self.load_lines, other.load_lines),
+            store_lines: f(self.store_lines, other.store_lines),
+        }
+    }
+
+    fn plus(self, other: Least) -> Least {
+        self.each(other, u64::saturating_add)
+    }
+}
+
 struct Reach {
     /// Bits.
     line: i128,
@@ -202,19 +300,8 @@ impl Walk<'_> {
             match stmt {
                 Stmt::For(f) => {
                     let (lo, hi, step) = (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
-                    let up = (lo.lo, (hi.hi - 1).max(lo.lo));
-                    let down = ((hi.lo + 1).min(lo.hi), lo.hi);
-                    let at = if step.lo > 0 {
-                        Value::range(up.0, up.1)
-                    } else if step.hi < 0 {
-                        Value::range(down.0, down.1)
-                    } else {
-                        Value::range(up.0.min(down.0), up.1.max(down.1))
-                    };
-                    if f.var.index() != self.vars.len() {
-                        return Err(Stop::Budget);
-                    }
-                    self.vars.push(at.checked());
+                    let distance = self.sum(hi, lo, -1);
+                    self.enter(f, any_turn(lo, hi, step, distance))?;
                     let done = self.reach(&f.body, found);
                     self.vars.pop();
                     done?;
@@ -241,6 +328,110 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+
+    fn enter(&mut self, f: &For, at: Value) -> Result<(), Stop> {
+        // Validated traces number their variables by depth.
+        if f.var.index() != self.vars.len() {
+            return Err(Stop::Budget);
+        }
+        self.vars.push(at);
+        Ok(())
+    }
+
+    /// The least sums of any item of the box.
+    fn least(
+        &mut self,
+        body: &[Stmt],
+        path: &MemoryPath,
+        context: &GraphContext,
+    ) -> Result<Least, Stop> {
+        let mut sums = Least::default();
+        for stmt in body {
+            let more = match stmt {
+                Stmt::For(f) => {
+                    let (lo, hi, step) = (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
+                    let distance = self.sum(hi, lo, -1);
+                    let away = match step.known() {
+                        Some(s) if s > 0 => distance.lo,
+                        Some(s) if s < 0 => -distance.hi,
+                        _ => 0,
+                    };
+                    let by = i128::from(step.known().unwrap_or(1)).abs().max(1);
+                    let trips = u64::try_from((away.max(0) + by - 1) / by).unwrap_or(u64::MAX);
+                    self.enter(f, any_turn(lo, hi, step, distance))?;
+                    let one = self.least(&f.body, path, context);
+                    self.vars.pop();
+                    let one = one?;
+                    one.each(one, |x, _| x.saturating_mul(trips))
+                }
+                Stmt::If(i) => {
+                    let cond = self.eval(&i.cond)?;
+                    if cond.lo > 0 || cond.hi < 0 {
+                        self.least(&i.then, path, context)?
+                    } else if cond.known() == Some(0) {
+                        self.least(&i.otherwise, path, context)?
+                    } else {
+                        let then = self.least(&i.then, path, context)?;
+                        then.each(self.least(&i.otherwise, path, context)?, u64::min)
+                    }
+                }
+                Stmt::Dma(dma) => {
+                    let lines = self.least_of(dma, path.line_bits)?;
+                    let (load, store) = match dma.direction {
+                        Direction::Load => (lines, 0),
+                        Direction::Store => (0, lines),
+                    };
+                    Least {
+                        slots: 1,
+                        dma_steps: path.send_steps(lines),
+                        load_lines: load,
+                        store_lines: store,
+                        ..Least::default()
+                    }
+                }
+                Stmt::Compute(c) => {
+                    self.spend()?;
+                    let cost = context.tiles.get(c.tile.index()).copied().unwrap_or_default();
+                    let moves = cost.cycles.saturating_sub(cost.overlap);
+                    let on = |unit: bool| if unit { moves } else { 0 };
+                    Least {
+                        compute: cost.cycles,
+                        vector: on(c.unit == Unit::Vector),
+                        systolic: on(matches!(c.unit, Unit::Matmul | Unit::Preload)),
+                        cross_lane: on(c.unit == Unit::CrossLane),
+                        slots: u64::from(cost.cycles > 0),
+                        ..Least::default()
+                    }
+                }
+                // A repeated wait is free.
+                Stmt::Wait(_) => Least::default(),
+            };
+            sums = sums.plus(more);
+        }
+        Ok(sums)
+    }
+
+    /// Lines of a transfer at least. Fewer elements touch no more lines.
+    fn least_of(&mut self, dma: &Dma, line_bits: u64) -> Result<u64, Stop> {
+        let mut dims = Vec::with_capacity(dma.dims.len());
+        for dim in &dma.dims {
+            let count = self.eval(dim.valid.as_ref().unwrap_or(&dim.extent))?;
+            let count = u64::try_from(count.lo.max(0)).unwrap_or(u64::MAX);
+            match self.eval(&dim.stride)?.known() {
+                Some(stride) => dims.push((count, stride)),
+                None => dims.push((count.min(1), 0)),
+            }
+        }
+        match &dma.indirect {
+            Some(Indirect::Indices(list)) if list.is_empty() => Ok(0),
+            Some(Indirect::Lines { count, bytes }) => {
+                let count = self.eval(count)?;
+                let count = u64::try_from(count.lo.max(0)).unwrap_or(u64::MAX);
+                Ok(declared_lines(count, *bytes, line_bits))
+            }
+            _ => Ok(strided_lines(dims.into_iter(), dma.element_bits, line_bits)),
+        }
     }
 
     fn lines(&mut self, dma: &Dma, line: i128) -> Result<Lines, Stop> {
@@ -303,7 +494,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn repeat(&mut self, f: &tilesim_traces::model::For) -> Result<(), Stop> {
+    fn repeat(&mut self, f: &For) -> Result<(), Stop> {
         let (lo, hi, step) = (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
         let Some(step) = step.known() else { return Err(self.varies(&[&f.step])) };
         let distance = self.sum(hi, lo, -1);

@@ -22,7 +22,7 @@ pub(super) struct PerUnit {
 }
 
 impl PerUnit {
-    const NEVER: PerUnit =
+    pub const NEVER: PerUnit =
         PerUnit { vector: u64::MAX, systolic: u64::MAX, cross_lane: u64::MAX, dma: u64::MAX };
 
     /// The least over the compute units.
@@ -407,28 +407,44 @@ impl<'a> Analysis<'a> {
 /// most, and every k-th of them are far enough apart. One whose neighbours overlap counts once. A
 /// gather counts one index, since all may be equal.
 pub(super) fn least_lines(item: &WorkItem, transfer: &Transfer, line_bits: u64) -> u64 {
-    let line = i128::from(line_bits.max(1));
-    let bits = i128::from(transfer.element_bits);
-    let ceil = |x: i128| u64::try_from((x + line - 1) / line).unwrap_or(u64::MAX);
     match transfer.indirect {
-        ResolvedIndirect::Lines { count, bytes } => {
-            return ceil(i128::from(count).saturating_mul(i128::from(bytes) * 8));
+        ResolvedIndirect::Lines { count, bytes } => declared_lines(count, bytes, line_bits),
+        ResolvedIndirect::Indices(ids) if ids.range().is_empty() => 0,
+        ResolvedIndirect::None | ResolvedIndirect::Indices(_) => {
+            let dims = item.dims[transfer.dims.range()].iter().map(|d| (d.extent, d.stride));
+            strided_lines(dims, transfer.element_bits, line_bits)
         }
-        ResolvedIndirect::Indices(ids) if ids.range().is_empty() => return 0,
-        ResolvedIndirect::None | ResolvedIndirect::Indices(_) => {}
     }
+}
+
+/// As [`least_lines`], of `count` pieces of `bytes` one after another.
+pub(super) fn declared_lines(count: u64, bytes: u32, line_bits: u64) -> u64 {
+    let bits = u128::from(count).saturating_mul(u128::from(bytes) * 8);
+    u64::try_from(bits.div_ceil(u128::from(line_bits.max(1)))).unwrap_or(u64::MAX)
+}
+
+/// As [`least_lines`], of elements at (extent, stride), in elements.
+pub(super) fn strided_lines(
+    dims: impl Iterator<Item = (u64, i64)>,
+    element_bits: u32,
+    line_bits: u64,
+) -> u64 {
     const MOST: usize = 16;
+    let line = i128::from(line_bits.max(1));
+    let bits = i128::from(element_bits);
+    let ceil = |x: i128| u64::try_from((x + line - 1) / line).unwrap_or(u64::MAX);
     let mut levels = [(0i128, 0u64); MOST];
     let mut depth = 0;
-    for dim in &item.dims[transfer.dims.range()] {
-        if dim.extent == 0 {
+    for (extent, stride) in dims {
+        if extent == 0 {
             return 0;
         }
-        if dim.extent == 1 || dim.stride == 0 {
+        if extent == 1 || stride == 0 {
             continue;
         }
+        // Dimensions beyond the most count as one element.
         if let Some(level) = levels.get_mut(depth) {
-            *level = (i128::from(dim.stride).abs() * bits, dim.extent);
+            *level = (i128::from(stride).abs() * bits, extent);
             depth += 1;
         }
     }
