@@ -54,7 +54,7 @@ use crate::dram::{Cmd, DramSpec, Scheduler};
 use crate::engine::{self, Launch, RunOptions};
 use crate::error::SimError;
 use crate::machine::{
-    Clocks, ComputeIssue, DispatchPolicy, DramModel, Machine, NocSpec, Residency,
+    Clocks, ComputeIssue, DispatchPolicy, DramModel, Machine, NocSpec, ReplyPort, Residency,
 };
 use item::{Analysis, Costs};
 
@@ -207,6 +207,8 @@ pub(crate) struct MemoryPath {
     /// NoC steps of a packet: the first of a queue, and any.
     hop_first: u64,
     hop: u64,
+    /// All replies of a channel to a core pass one queue of the `simple` NoC.
+    one_queue: bool,
     /// DRAM steps of a read, of a write, and what a read that needs a command takes besides.
     read: u64,
     write: u64,
@@ -258,6 +260,8 @@ impl MemoryPath {
             channels: u64::from(machine.dram.channels.max(1)),
             hop_first,
             hop,
+            one_queue: matches!(machine.noc, NocSpec::Simple { .. })
+                && machine.dram.reply_port == ReplyPort::Channel,
             read,
             write,
             read_latency,
@@ -313,13 +317,18 @@ impl MemoryPath {
     }
 
     /// Core steps from the step in which a core sends its very first request to the one that sees the
-    /// last reply of any transfer like this, at least. A packet's latency is short only behind
-    /// another packet of its queue, and the first of each queue takes the full one.
+    /// last reply of any transfer like this, at least.
+    ///
+    /// A packet's latency is short only behind another packet of its queue, and the first of each run
+    /// of packets takes the full one. So no request arrives earlier than the very first could, and no
+    /// reply leaves earlier than the first reply of that request could; the last of several may follow
+    /// closely. Where all replies of a channel to a core share a queue they leave one a step.
     pub(crate) fn first_trip(&self, lines: u64, write: bool, fresh: bool) -> u64 {
-        let alone = self.request(self.hop_first)
-            + self.service(write, fresh)
-            + self.reply(self.hop_first);
-        narrow((alone + self.share(lines, fresh)).div_ceil(self.core))
+        let there = self.request(self.hop_first) + self.service(write, fresh);
+        let queued = if self.one_queue { lines.div_ceil(self.channels).saturating_sub(1) } else { 0 };
+        let first = there + self.reply(self.hop_first) + u128::from(queued) * self.noc;
+        let last = there + self.share(lines, fresh) + self.reply(self.hop);
+        narrow(first.max(last).div_ceil(self.core))
     }
 
     fn share(&self, lines: u64, fresh: bool) -> u128 {

@@ -12,7 +12,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use tilesim_core::machine::import::ImportOptions;
-use tilesim_core::machine::{ComputeIssue, DispatchPolicy, Machine, Residency, load};
+use tilesim_core::machine::{
+    ComputeIssue, DispatchPolicy, Machine, NocSpec, ReplyPort, Residency, load,
+};
+use tilesim_core::noc::{FlitNetworkSpec, NetworkParams, Topology};
 use tilesim_core::{Launch, LowerBound, Progress, SimError, Watch, lower_bound, lower_bound_within, simulate};
 use tilesim_traces::{Bound, LaunchArgs, ValidTrace, json, validate};
 
@@ -56,7 +59,6 @@ fn check(what: &str, machine: &Machine, trace: &ValidTrace, launch: &Launch) -> 
     for classes in [0, 2] {
         let coarse = lower_bound_within(machine, &placed, &launch.options, classes).unwrap();
         assert!(coarse.cycles <= total, "{what}, {classes} classes: {total} but {coarse:?}");
-        assert!(coarse.cycles <= bound.cycles || classes > 0, "{what}");
     }
     if total < 2_000 {
         check_budget(what, machine, trace, launch, total);
@@ -88,7 +90,7 @@ fn check_budget(what: &str, machine: &Machine, trace: &ValidTrace, launch: &Laun
 }
 
 /// Machines that differ from a case's own in what a bound must follow.
-fn variants(machine: &Machine) -> Vec<Machine> {
+fn variants(seed: u64, machine: &Machine) -> Vec<Machine> {
     let mut all = vec![machine.clone()];
     let mut other = machine.clone();
     other.cores.compute_issue = match other.cores.compute_issue {
@@ -105,6 +107,24 @@ fn variants(machine: &Machine) -> Vec<Machine> {
     other.cores.injection_ports = 1;
     other.clocks.truncate_to_ps = !other.clocks.truncate_to_ps;
     all.push(other);
+    // Banked DRAM with its own reply ports, and a network of flits.
+    let mut other = machine.clone();
+    let banked = Machine::preset(["tpuv3", "tpuv4", "tpuv6e"][seed as usize % 3]).unwrap();
+    other.dram = banked.dram;
+    other.dram.channels = machine.dram.channels;
+    other.dram.channel_map = machine.dram.channel_map;
+    other.clocks.dram_khz = banked.clocks.dram_khz;
+    if seed % 2 == 0 {
+        other.dram.reply_port = ReplyPort::InnerLine;
+    }
+    all.push(other);
+    let mut other = machine.clone();
+    let ports = other.cores.count * other.cores.injection_ports + other.dram.channels;
+    let mut params = NetworkParams::new(Topology::Crossbar { ports });
+    params.router.routing_delay = (seed % 3) as u32;
+    let network = FlitNetworkSpec::try_from(params).unwrap();
+    other.noc = NocSpec::Flit { network: Box::new(network) };
+    all.push(other);
     all
 }
 
@@ -116,7 +136,7 @@ fn never_above_the_total_on_random_programs() {
         let case = cases::case(seed, true);
         let Ok(trace) = validate(case.trace) else { continue };
         let args = case.args;
-        for (k, machine) in variants(&case.machine).iter().enumerate() {
+        for (k, machine) in variants(seed, &case.machine).iter().enumerate() {
             // Some with a larger grid: more waves, more boxes.
             let mut args = args.clone();
             if seed % 3 == 1 {
