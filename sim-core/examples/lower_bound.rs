@@ -26,14 +26,19 @@ fn main() {
             continue;
         }
         let text = read(&configs.join(format!("{}.yml", row[2])));
-        let machine = load(row[2], &text, &files, ImportOptions::default()).unwrap().machine;
+        let machine = load(row[2], &text, &files, ImportOptions::default())
+            .unwrap()
+            .machine;
         let program = read(&golden.join(format!("togsim/programs/{}.json", row[0])));
         let trace = validate(json::import(&program, &json::no_files).unwrap().trace).unwrap();
         let args = LaunchArgs {
             grid: row[1].split('x').map(|n| n.parse().unwrap()).collect(),
             ..LaunchArgs::default()
         };
-        let launch = Launch { args, ..Launch::default() };
+        let launch = Launch {
+            args,
+            ..Launch::default()
+        };
         let bound = Bound::new(&trace, &launch.args, &launch.options.limits).unwrap();
         let result = lower_bound_of(&machine, &bound, &launch.options).unwrap();
         // The least of several batches: the machine is shared.

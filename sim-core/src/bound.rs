@@ -174,7 +174,11 @@ pub fn lower_bound_within(
 ) -> Result<LowerBound, SimError> {
     let context = engine::context(machine, bound.trace(), options)?;
     if bound.items() == 0 {
-        return Ok(LowerBound { cycles: 0, binding: None, components: Vec::new() });
+        return Ok(LowerBound {
+            cycles: 0,
+            binding: None,
+            components: Vec::new(),
+        });
     }
     let path = MemoryPath::new(machine, bound);
     let mut analysis = Analysis::new(machine, &path, &context);
@@ -300,7 +304,7 @@ impl MemoryPath {
         match self.bus {
             Some((gap, buses)) if fresh > 0 => {
                 let steps = u128::from(fresh.div_ceil(buses) - 1) * u128::from(gap);
-                all.max(steps * self.dram)
+                all.max(steps.saturating_mul(self.dram))
             }
             _ => all,
         }
@@ -312,7 +316,7 @@ impl MemoryPath {
         let alone = self.request(self.hop) + self.service(write, fresh) + self.reply(self.hop);
         // Some channel gets its share of the lines; the first of them may be sent at once.
         let sending = u128::from(self.send_steps(lines) - 1) * self.core;
-        let spread = (alone + self.share(lines, fresh)).saturating_sub(sending);
+        let spread = (alone.saturating_add(self.share(lines, fresh))).saturating_sub(sending);
         narrow(alone.max(spread).div_ceil(self.core))
     }
 
@@ -325,9 +329,15 @@ impl MemoryPath {
     /// closely. Where all replies of a channel to a core share a queue they leave one a step.
     pub(crate) fn first_trip(&self, lines: u64, write: bool, fresh: bool) -> u64 {
         let there = self.request(self.hop_first) + self.service(write, fresh);
-        let queued = if self.one_queue { lines.div_ceil(self.channels).saturating_sub(1) } else { 0 };
+        let queued = if self.one_queue {
+            lines.div_ceil(self.channels).saturating_sub(1)
+        } else {
+            0
+        };
         let first = there + self.reply(self.hop_first) + u128::from(queued) * self.noc;
-        let last = there + self.share(lines, fresh) + self.reply(self.hop);
+        let last = there
+            .saturating_add(self.share(lines, fresh))
+            .saturating_add(self.reply(self.hop));
         narrow(first.max(last).div_ceil(self.core))
     }
 
@@ -423,16 +433,26 @@ fn combine(machine: &Machine, path: &MemoryPath, items: u64, classes: &[Costs]) 
         .max(1) as u64;
     let per_core = items.div_ceil(cores);
     let sum = |of: fn(&Costs) -> u64| {
-        let mut s = Sum { all: 0, least: u64::MAX };
+        let mut s = Sum {
+            all: 0,
+            least: u64::MAX,
+        };
         for class in classes {
-            s.all = s.all.saturating_add(u128::from(of(class)) * u128::from(class.items));
+            s.all = s
+                .all
+                .saturating_add(u128::from(of(class)) * u128::from(class.items));
             s.least = s.least.min(of(class));
         }
         s
     };
     // Heads and tails: the least of any item that uses the resource.
     let least = |of: fn(&Costs) -> u64| {
-        classes.iter().map(of).min().filter(|&x| x != u64::MAX).unwrap_or(0)
+        classes
+            .iter()
+            .map(of)
+            .min()
+            .filter(|&x| x != u64::MAX)
+            .unwrap_or(0)
     };
     // What the busiest core has at least.
     let busiest = |s: Sum| {
@@ -443,22 +463,39 @@ fn combine(machine: &Machine, path: &MemoryPath, items: u64, classes: &[Costs]) 
     let mut components = Vec::new();
     let mut add = |resource, cycles: u128| {
         if cycles > 0 {
-            components.push(Component { resource, cycles: narrow(cycles) });
+            components.push(Component {
+                resource,
+                cycles: narrow(cycles),
+            });
         }
     };
 
     // A unit: first issue at counter 2 + head; the last tile completes in the step of its finish.
     let unit = |work: u128, head: u64, tail: u64| {
-        if work == 0 { 0 } else { 3 + u128::from(head) + work + u128::from(tail) }
+        if work == 0 {
+            0
+        } else {
+            3 + u128::from(head) + work + u128::from(tail)
+        }
     };
     match machine.cores.compute_issue {
         ComputeIssue::Serial => {
             let work = busiest(sum(|c| c.compute));
-            add(Resource::Compute, unit(work, least(|c| c.head.compute()), least(|c| c.tail.compute())));
+            add(
+                Resource::Compute,
+                unit(
+                    work,
+                    least(|c| c.head.compute()),
+                    least(|c| c.tail.compute()),
+                ),
+            );
         }
         ComputeIssue::PerUnit => {
             let work = busiest(sum(|c| c.vector));
-            add(Resource::Vector, unit(work, least(|c| c.head.vector), least(|c| c.tail.vector)));
+            add(
+                Resource::Vector,
+                unit(work, least(|c| c.head.vector), least(|c| c.tail.vector)),
+            );
             let arrays = u128::from(machine.cores.systolic_arrays.max(1));
             let work = busiest(sum(|c| c.systolic)).div_ceil(arrays);
             add(
@@ -468,14 +505,21 @@ fn combine(machine: &Machine, path: &MemoryPath, items: u64, classes: &[Costs]) 
             let work = busiest(sum(|c| c.cross_lane));
             add(
                 Resource::CrossLane,
-                unit(work, least(|c| c.head.cross_lane), least(|c| c.tail.cross_lane)),
+                unit(
+                    work,
+                    least(|c| c.head.cross_lane),
+                    least(|c| c.tail.cross_lane),
+                ),
             );
         }
     }
 
     // Every issue and every retirement takes a step of its own, from step 1 on.
     let slots = sum(|c| c.slots);
-    let retired = Sum { all: u128::from(items), least: 1 };
+    let retired = Sum {
+        all: u128::from(items),
+        least: 1,
+    };
     let steps = busiest(Sum {
         all: slots.all.saturating_add(retired.all),
         least: slots.least.saturating_add(retired.least),
@@ -486,7 +530,10 @@ fn combine(machine: &Machine, path: &MemoryPath, items: u64, classes: &[Costs]) 
     let work = busiest(sum(|c| c.dma_steps));
     if work > 0 {
         let (head, tail) = (least(|c| c.head.dma), least(|c| c.tail.dma));
-        add(Resource::Dma, 3 + u128::from(head) + work + u128::from(tail));
+        add(
+            Resource::Dma,
+            3 + u128::from(head) + work + u128::from(tail),
+        );
     }
 
     // One item: delivered in step 1.
@@ -514,9 +561,19 @@ fn combine(machine: &Machine, path: &MemoryPath, items: u64, classes: &[Costs]) 
         DispatchPolicy::RoundRobin => u64::from(max.max(1)),
         DispatchPolicy::Dynamic => 1,
     };
-    add(Resource::Dispatch, u128::from(items.div_ceil(slots)) + u128::from(stay) + 1);
+    add(
+        Resource::Dispatch,
+        u128::from(items.div_ceil(slots)) + u128::from(stay) + 1,
+    );
 
-    memory(machine, path, &sum, least(|c| c.head.dma), &mut add, &busiest);
+    memory(
+        machine,
+        path,
+        &sum,
+        least(|c| c.head.dma),
+        &mut add,
+        &busiest,
+    );
 
     let mut best: Option<Component> = None;
     for c in &components {
@@ -540,14 +597,17 @@ fn memory(
     add: &mut dyn FnMut(Resource, u128),
     busiest: &dyn Fn(Sum) -> u128,
 ) {
-    let (loads, stores, fresh) =
-        (sum(|c| c.load_lines), sum(|c| c.store_lines), sum(|c| c.fresh_lines));
+    let (loads, stores, fresh) = (
+        sum(|c| c.load_lines),
+        sum(|c| c.store_lines),
+        sum(|c| c.fresh_lines),
+    );
     let all = loads.all.saturating_add(stores.all);
     if all == 0 {
         return;
     }
     let channels = u128::from(path.channels);
-    let total = |time: u128| time.div_ceil(path.core) + 1;
+    let total = |time: u128| time.div_ceil(path.core).saturating_add(1);
     // The first request of all is sent in step 2 + head.
     let sent = u128::from(head.saturating_add(2)) * path.core;
     let in_front = sent + path.request(path.hop_first);
@@ -557,20 +617,30 @@ fn memory(
     // A channel's port takes one flit per NoC step. (Packets of the `simple` NoC count as one flit.)
     let (bare, data) = path.flits;
     let longest = u128::from(bare.max(data));
-    let flits = (loads.all * u128::from(bare))
-        .saturating_add(stores.all * u128::from(data))
+    let flits = (loads.all.saturating_mul(bare.into()))
+        .saturating_add(stores.all.saturating_mul(data.into()))
         .div_ceil(channels);
-    let port = in_front + flits.saturating_sub(longest) * path.noc;
-    add(Resource::NocRequests, total(port + service + back));
+    let port = in_front.saturating_add(flits.saturating_sub(longest).saturating_mul(path.noc));
+    add(
+        Resource::NocRequests,
+        total(port.saturating_add(service + back)),
+    );
 
     // Replies into the ports of one core: read data, acknowledgements.
     let flits = busiest(Sum {
-        all: (loads.all * u128::from(data)).saturating_add(stores.all * u128::from(bare)),
-        least: loads.least.saturating_mul(data).saturating_add(stores.least.saturating_mul(bare)),
+        all: (loads.all.saturating_mul(data.into()))
+            .saturating_add(stores.all.saturating_mul(bare.into())),
+        least: loads
+            .least
+            .saturating_mul(data)
+            .saturating_add(stores.least.saturating_mul(bare)),
     })
     .div_ceil(u128::from(path.ports.min(path.channels)));
     let first = in_front + service + path.reply(path.hop_first);
-    add(Resource::NocReplies, total(first + flits.saturating_sub(longest) * path.noc));
+    add(
+        Resource::NocReplies,
+        total(first.saturating_add(flits.saturating_sub(longest).saturating_mul(path.noc))),
+    );
 
     // The channel itself.
     if machine.l2.is_some() {
@@ -578,8 +648,12 @@ fn memory(
     }
     let share = narrow(all.div_ceil(channels));
     let reads = narrow(fresh.all.div_ceil(channels));
-    let mut last = in_front + path.spread(share, reads);
-    if let DramModel::Simple { bytes_per_cycle: Some(bytes), .. } = machine.dram.model {
+    let mut last = in_front.saturating_add(path.spread(share, reads));
+    if let DramModel::Simple {
+        bytes_per_cycle: Some(bytes),
+        ..
+    } = machine.dram.model
+    {
         // Admission number m (from 0) needs bytes x (step + 1) >= request x (m - 1); rounded down
         // by more than the arithmetic can err.
         let owed = f64::from(machine.dram.request_bytes) * share.saturating_sub(2) as f64;
@@ -588,5 +662,5 @@ fn memory(
             last = last.max((step.floor() as u128) * path.dram);
         }
     }
-    add(Resource::Dram, total(last + service + back));
+    add(Resource::Dram, total(last.saturating_add(service + back)));
 }

@@ -301,7 +301,11 @@ pub struct Reported {
 enum Known {
     Done(u64),
     Exceeded,
-    Failed { failure: Failure, at: FailedAt, budget: Option<u64> },
+    Failed {
+        failure: Failure,
+        at: FailedAt,
+        budget: Option<u64>,
+    },
     Cancelled,
 }
 
@@ -358,13 +362,16 @@ impl Ranking {
             .iter()
             .enumerate()
             .map(|(index, entry)| {
-                let Entry::Launches(launches) = entry else { return None };
+                let Entry::Launches(launches) = entry else {
+                    return None;
+                };
                 let mut launches = launches.clone();
                 for launch in &mut launches {
                     launch.cycle_budget = lower(launch.cycle_budget, options.cycle_budget);
                 }
-                let bound =
-                    launches.iter().fold(0u128, |sum, l| sum.saturating_add(l.least()));
+                let bound = launches
+                    .iter()
+                    .fold(0u128, |sum, l| sum.saturating_add(l.least()));
                 if !launches.is_empty() {
                     ready.insert((true, bound, index));
                 }
@@ -393,7 +400,11 @@ impl Ranking {
     /// The k-th smallest score so far; none before k are known.
     pub fn threshold(&self) -> Option<u128> {
         let k = self.options.top_k?.get();
-        if self.best.len() == k { self.best.peek().copied() } else { None }
+        if self.best.len() == k {
+            self.best.peek().copied()
+        } else {
+            None
+        }
     }
 
     /// Jobs handed out and not reported.
@@ -423,7 +434,13 @@ impl Ranking {
                 (candidate, launch, true)
             }
         };
-        let mut job = Job { id: self.next_id, candidate, launch, cycle_budget: None, recheck };
+        let mut job = Job {
+            id: self.next_id,
+            candidate,
+            launch,
+            cycle_budget: None,
+            recheck,
+        };
         self.next_id += 1;
         job.cycle_budget = self.budget_of(&job);
         self.running.insert(job.id, job);
@@ -464,27 +481,43 @@ impl Ranking {
     pub fn budget_of(&self, job: &Job) -> Option<u64> {
         let state = self.states.get(job.candidate)?.as_ref()?;
         let own = state.launches.get(job.launch)?.cycle_budget;
-        let spent = state.known.iter().zip(&state.launches).take(job.launch).fold(
-            0u128,
-            |sum, (known, launch)| match known {
+        let spent = state
+            .known
+            .iter()
+            .zip(&state.launches)
+            .take(job.launch)
+            .fold(0u128, |sum, (known, launch)| match known {
                 Known::Done(cycles) => sum.saturating_add(times(launch.weight, *cycles)),
                 _ => sum,
-            },
-        );
-        let limit = self.threshold().and_then(|t| limit(t, spent, &state.launches, job.launch));
+            });
+        let limit = self
+            .threshold()
+            .and_then(|t| limit(t, spent, &state.launches, job.launch));
         lower(limit, own).map(engine_budget)
     }
 
     /// A job ended. Reports of jobs that are not in flight change nothing.
     pub fn report(&mut self, job: &Job, outcome: Outcome) -> Reported {
-        let mut reported = Reported { candidate: job.candidate, settled: true, score: None };
-        let Some(job) = self.running.remove(&job.id) else { return reported };
-        let Some(Some(state)) = self.states.get_mut(job.candidate) else { return reported };
+        let mut reported = Reported {
+            candidate: job.candidate,
+            settled: true,
+            score: None,
+        };
+        let Some(job) = self.running.remove(&job.id) else {
+            return reported;
+        };
+        let Some(Some(state)) = self.states.get_mut(job.candidate) else {
+            return reported;
+        };
         let budget = job.cycle_budget;
         let known = match outcome {
             Outcome::Done(cycles) => Known::Done(cycles),
             Outcome::Exceeded => Known::Exceeded,
-            Outcome::Failed(failure, at) => Known::Failed { failure, at, budget },
+            Outcome::Failed(failure, at) => Known::Failed {
+                failure,
+                at,
+                budget,
+            },
             Outcome::Cancelled => Known::Cancelled,
         };
         if job.recheck {
@@ -493,7 +526,11 @@ impl Ranking {
             }
             return reported;
         }
-        let done = if let Known::Done(cycles) = known { Some(cycles) } else { None };
+        let done = if let Known::Done(cycles) = known {
+            Some(cycles)
+        } else {
+            None
+        };
         state.known.push(known);
         let (Some(cycles), Some(launch)) = (done, state.launches.get(job.launch)) else {
             return reported;
@@ -508,10 +545,14 @@ impl Ranking {
         let score = state.spent;
         reported.score = Some(score);
         // A launch over the caller's own budget (a remembered total) does not count.
-        let within = state.known.iter().zip(&state.launches).all(|(known, launch)| {
-            let own = launch.cycle_budget.unwrap_or(u64::MAX);
-            matches!(known, Known::Done(cycles) if *cycles <= own)
-        });
+        let within = state
+            .known
+            .iter()
+            .zip(&state.launches)
+            .all(|(known, launch)| {
+                let own = launch.cycle_budget.unwrap_or(u64::MAX);
+                matches!(known, Known::Done(cycles) if *cycles <= own)
+            });
         if let (Some(k), true) = (self.options.top_k, within) {
             self.best.push(score);
             if self.best.len() > k.get() {
@@ -547,7 +588,13 @@ impl Ranking {
             }));
         }
         let best = self.threshold();
-        let pruned = |best, why| Judged::Is(Status::Pruned { bound: state.bound, best, why });
+        let pruned = |best, why| {
+            Judged::Is(Status::Pruned {
+                bound: state.bound,
+                best,
+                why,
+            })
+        };
         if let Some(best) = best.filter(|&best| state.bound > best) {
             return pruned(best, PruneReason::Bound);
         }
@@ -562,10 +609,14 @@ impl Ranking {
             let budget = lower(limit, entry.cycle_budget);
             // More cycles than the budget: the caller's counts where it is not above the limit.
             let beyond = || match (limit, entry.cycle_budget, best) {
-                (None, Some(own), _) => Judged::Is(Status::OverBudget { launch, cycles: own }),
-                (Some(limit), Some(own), _) if own <= limit => {
-                    Judged::Is(Status::OverBudget { launch, cycles: own })
-                }
+                (None, Some(own), _) => Judged::Is(Status::OverBudget {
+                    launch,
+                    cycles: own,
+                }),
+                (Some(limit), Some(own), _) if own <= limit => Judged::Is(Status::OverBudget {
+                    launch,
+                    cycles: own,
+                }),
                 (_, _, Some(best)) => pruned(best, PruneReason::Passed),
                 _ => Judged::Is(Status::Cancelled),
             };
@@ -576,7 +627,11 @@ impl Ranking {
                     cycles.push(*c);
                 }
                 Some(Known::Done(_) | Known::Exceeded) => return beyond(),
-                Some(Known::Failed { failure, at, budget: ran }) => {
+                Some(Known::Failed {
+                    failure,
+                    at,
+                    budget: ran,
+                }) => {
                     // A run with a budget acts in core steps below it only.
                     let reached = match (at, budget) {
                         (FailedAt::Start, _) | (_, None) => true,
@@ -595,7 +650,10 @@ impl Ranking {
                 Some(Known::Cancelled) | None => return Judged::Is(Status::Cancelled),
             }
         }
-        Judged::Is(Status::Ok { score: spent, cycles })
+        Judged::Is(Status::Ok {
+            score: spent,
+            cycles,
+        })
     }
 
     /// The result as far as it is known; complete if everything was run that had to be.
@@ -619,7 +677,13 @@ impl Ranking {
         scores.sort_unstable();
         let top = self.options.top_k.map_or(usize::MAX, NonZeroUsize::get);
         let best = scores.first().map_or(0, |s| s.0);
-        let ratio = |a: u128, b: u128| if b == 0 { None } else { Some(a as f64 / b as f64) };
+        let ratio = |a: u128, b: u128| {
+            if b == 0 {
+                None
+            } else {
+                Some(a as f64 / b as f64)
+            }
+        };
         let mut group = 0;
         let mut order = Vec::with_capacity(scores.len());
         for (place, &(score, candidate)) in scores.iter().enumerate() {
@@ -639,7 +703,11 @@ impl Ranking {
                 best_ratio: ratio(score, best),
             });
         }
-        RankResult { order, statuses, complete }
+        RankResult {
+            order,
+            statuses,
+            complete,
+        }
     }
 }
 
@@ -652,8 +720,10 @@ enum Judged {
 /// Cycles that launch number `at` may take so that a score of `best` is not passed, `spent` having
 /// been taken by those before it and the later ones taking their bounds; `None`: any number.
 fn limit(best: u128, spent: u128, launches: &[LaunchEntry], at: usize) -> Option<u64> {
-    let later =
-        launches.iter().skip(at + 1).fold(spent, |sum, l| sum.saturating_add(l.least()));
+    let later = launches
+        .iter()
+        .skip(at + 1)
+        .fold(spent, |sum, l| sum.saturating_add(l.least()));
     match launches.get(at) {
         Some(launch) if launch.weight > 0 => {
             let cycles = best.saturating_sub(later) / u128::from(launch.weight);
@@ -665,7 +735,11 @@ fn limit(best: u128, spent: u128, launches: &[LaunchEntry], at: usize) -> Option
 
 /// Entries of candidates: duplicates found, bounds computed. A launch whose bound cannot be computed
 /// gets 0; its simulation will say what is wrong.
-pub fn entries(candidates: &[Candidate], traces: &[ValidTrace], machines: &[Machine]) -> Vec<Entry> {
+pub fn entries(
+    candidates: &[Candidate],
+    traces: &[ValidTrace],
+    machines: &[Machine],
+) -> Vec<Entry> {
     let mut seen: BTreeMap<Vec<(u64, Identity)>, usize> = BTreeMap::new();
     candidates
         .iter()
@@ -683,7 +757,10 @@ pub fn entries(candidates: &[Candidate], traces: &[ValidTrace], machines: &[Mach
                     return Entry::Prefailed(Failure {
                         code: "rank.no_such_input".into(),
                         path: format!("candidates[{index}].launches[{number}]"),
-                        message: format!("there is no trace {} or no machine {}", l.trace, l.machine),
+                        message: format!(
+                            "there is no trace {} or no machine {}",
+                            l.trace, l.machine
+                        ),
                         hint: None,
                     });
                 };
@@ -693,7 +770,11 @@ pub fn entries(candidates: &[Candidate], traces: &[ValidTrace], machines: &[Mach
                 }
                 let bound = lower_bound(machine, trace, &l.launch).map_or(0, |b| b.cycles);
                 let cycle_budget = l.launch.options.cycle_budget;
-                bounds.push(LaunchEntry { weight: l.weight, bound, cycle_budget });
+                bounds.push(LaunchEntry {
+                    weight: l.weight,
+                    bound,
+                    cycle_budget,
+                });
             }
             match seen.get(&identity) {
                 Some(first) if !identity.is_empty() => Entry::DuplicateOf(*first),

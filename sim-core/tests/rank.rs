@@ -50,7 +50,12 @@ struct Set {
 }
 
 fn failure(code: u64) -> Failure {
-    Failure { code: format!("test.{code}"), path: String::new(), message: String::new(), hint: None }
+    Failure {
+        code: format!("test.{code}"),
+        path: String::new(),
+        message: String::new(),
+        hint: None,
+    }
 }
 
 fn set(r: &mut Random) -> Set {
@@ -79,8 +84,16 @@ fn set(r: &mut Random) -> Set {
                     _ => (step, FailedAt::Unknown),
                 }
             });
-            launches.push(LaunchEntry { weight, bound, cycle_budget });
-            truth.push(Truth { cycles, trails: r.one_in(3), fails });
+            launches.push(LaunchEntry {
+                weight,
+                bound,
+                cycle_budget,
+            });
+            truth.push(Truth {
+                cycles,
+                trails: r.one_in(3),
+                fails,
+            });
         }
         let entry = match r.below(16) {
             0 => Entry::Prefailed(failure(99)),
@@ -91,10 +104,18 @@ fn set(r: &mut Random) -> Set {
         truths.push(truth);
     }
     let options = RankOptions {
-        top_k: if r.one_in(5) { None } else { NonZeroUsize::new(1 + r.below(5) as usize) },
+        top_k: if r.one_in(5) {
+            None
+        } else {
+            NonZeroUsize::new(1 + r.below(5) as usize)
+        },
         cycle_budget: r.one_in(4).then(|| r.below(spread + 2)),
     };
-    Set { entries, truths, options }
+    Set {
+        entries,
+        truths,
+        options,
+    }
 }
 
 /// A run under a budget, as the engine does it: it acts in steps below the budget only.
@@ -115,7 +136,9 @@ fn scores(set: &Set) -> Vec<Option<u128>> {
         .iter()
         .zip(&set.truths)
         .map(|(entry, truths)| {
-            let Entry::Launches(launches) = entry else { return None };
+            let Entry::Launches(launches) = entry else {
+                return None;
+            };
             if launches.is_empty() {
                 return None;
             }
@@ -160,7 +183,9 @@ fn drive(set: &Set, r: &mut Random) -> (RankResult, u64) {
         let truth = set.truths[job.candidate][job.launch];
         let code = (job.candidate * 10 + job.launch) as u64;
         let hit = cached > 0
-            && *cache.entry((job.candidate, job.launch)).or_insert_with(|| r.below(6) < cached);
+            && *cache
+                .entry((job.candidate, job.launch))
+                .or_insert_with(|| r.below(6) < cached);
         let outcome = if hit && !(job.recheck && truth.fails.is_some()) {
             // Remembered from an unlimited run. The budget may have had no part in it.
             Some(match engine(&truth, None, code) {
@@ -192,8 +217,7 @@ fn drive(set: &Set, r: &mut Random) -> (RankResult, u64) {
 
 #[test]
 fn every_schedule_gives_one_result_and_the_first_k_of_the_full_ranking() {
-    let total: u64 =
-        std::env::var("TILESIM_RANDOM_CASES").map_or(20_000, |n| n.parse().unwrap());
+    let total: u64 = std::env::var("TILESIM_RANDOM_CASES").map_or(20_000, |n| n.parse().unwrap());
     let (mut pruned, mut ok, mut failed, mut over, mut saved, mut all) = (0, 0, 0, 0, 0, 0);
     for seed in 0..total {
         let mut r = Random(seed);
@@ -206,12 +230,19 @@ fn every_schedule_gives_one_result_and_the_first_k_of_the_full_ranking() {
         }
         // Against the ranking without pruning.
         let scores = scores(&set);
-        let mut full: Vec<(u128, usize)> =
-            scores.iter().enumerate().filter_map(|(i, s)| Some(((*s)?, i))).collect();
+        let mut full: Vec<(u128, usize)> = scores
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some(((*s)?, i)))
+            .collect();
         full.sort_unstable();
         let k = set.options.top_k.map_or(usize::MAX, NonZeroUsize::get);
-        let top: Vec<(u128, usize)> =
-            first.order.iter().filter(|p| p.in_top).map(|p| (p.score, p.candidate)).collect();
+        let top: Vec<(u128, usize)> = first
+            .order
+            .iter()
+            .filter(|p| p.in_top)
+            .map(|p| (p.score, p.candidate))
+            .collect();
         let want: Vec<(u128, usize)> = full.iter().copied().take(k).collect();
         assert_eq!(top, want, "seed {seed}: {set:?}");
         // What is kept beyond the first k ties with the k-th; what is pruned is worse than it.
@@ -235,17 +266,31 @@ fn every_schedule_gives_one_result_and_the_first_k_of_the_full_ranking() {
                 Status::Cancelled => panic!("seed {seed}: {index} is cancelled: {set:?}"),
             }
             if !matches!(status, Status::Ok { .. }) {
-                assert!(scores[index].is_none_or(|s| kth.is_some_and(|k| s > k)), "seed {seed}");
+                assert!(
+                    scores[index].is_none_or(|s| kth.is_some_and(|k| s > k)),
+                    "seed {seed}"
+                );
             }
         }
         // And what it saves.
         let mut one = Random(seed);
-        let (_, jobs) = drive(&Set { options: RankOptions { top_k: NonZeroUsize::new(1), ..set.options }, ..set.clone() }, &mut one);
+        let (_, jobs) = drive(
+            &Set {
+                options: RankOptions {
+                    top_k: NonZeroUsize::new(1),
+                    ..set.options
+                },
+                ..set.clone()
+            },
+            &mut one,
+        );
         let launches: usize = set.truths.iter().map(Vec::len).sum();
         saved += (launches as u64).saturating_sub(jobs);
         all += launches as u64;
     }
-    println!("ok {ok}, pruned {pruned}, failed {failed}, over budget {over}; top 1 leaves out {saved} of {all} launches");
+    println!(
+        "ok {ok}, pruned {pruned}, failed {failed}, over budget {over}; top 1 leaves out {saved} of {all} launches"
+    );
     assert!(ok > 0 && pruned > 0 && failed > 0 && over > 0);
 }
 
@@ -288,7 +333,11 @@ fn the_order_of_candidates_decides_ties_only() {
 }
 
 fn one(weight: u64, bound: u64) -> Entry {
-    Entry::Launches(vec![LaunchEntry { weight, bound, cycle_budget: None }])
+    Entry::Launches(vec![LaunchEntry {
+        weight,
+        bound,
+        cycle_budget: None,
+    }])
 }
 
 #[test]
@@ -301,18 +350,27 @@ fn places_ties_and_margins() {
         ranking.report(&job, Outcome::Done(cycles[job.candidate]));
     }
     let result = ranking.finish();
-    let order: Vec<(usize, u128, usize)> =
-        result.order.iter().map(|p| (p.candidate, p.score, p.tie_group)).collect();
+    let order: Vec<(usize, u128, usize)> = result
+        .order
+        .iter()
+        .map(|p| (p.candidate, p.score, p.tie_group))
+        .collect();
     assert_eq!(order, [(1, 10, 0), (3, 10, 0), (0, 30, 1), (2, 30, 1)]);
     let p = &result.order[1];
-    assert_eq!((p.to_next, p.next_ratio, p.behind_best, p.best_ratio), (Some(20), Some(3.0), 0, Some(1.0)));
+    assert_eq!(
+        (p.to_next, p.next_ratio, p.behind_best, p.best_ratio),
+        (Some(20), Some(3.0), 0, Some(1.0))
+    );
     assert_eq!(result.order[3].to_next, None);
 }
 
 #[test]
 fn jobs_start_by_bound_and_stop_at_the_best() {
     let entries = vec![one(1, 50), one(1, 20), one(3, 10), one(1, 101)];
-    let options = RankOptions { top_k: NonZeroUsize::new(1), cycle_budget: None };
+    let options = RankOptions {
+        top_k: NonZeroUsize::new(1),
+        cycle_budget: None,
+    };
     let mut ranking = Ranking::new(entries, options);
     let first = ranking.next().unwrap();
     let second = ranking.next().unwrap();
@@ -328,15 +386,31 @@ fn jobs_start_by_bound_and_stop_at_the_best() {
     assert!(ranking.is_finished());
     let result = ranking.finish();
     assert!(result.complete);
-    let top: Vec<(usize, bool)> = result.order.iter().map(|p| (p.candidate, p.in_top)).collect();
-    assert_eq!(top, [(0, true), (1, false)], "equal scores: the lower index");
+    let top: Vec<(usize, bool)> = result
+        .order
+        .iter()
+        .map(|p| (p.candidate, p.in_top))
+        .collect();
+    assert_eq!(
+        top,
+        [(0, true), (1, false)],
+        "equal scores: the lower index"
+    );
     assert_eq!(
         result.statuses[3],
-        Status::Pruned { bound: 101, best: 100, why: PruneReason::Bound }
+        Status::Pruned {
+            bound: 101,
+            best: 100,
+            why: PruneReason::Bound
+        }
     );
     assert_eq!(
         result.statuses[2],
-        Status::Pruned { bound: 30, best: 100, why: PruneReason::Passed }
+        Status::Pruned {
+            bound: 30,
+            best: 100,
+            why: PruneReason::Passed
+        }
     );
 }
 
@@ -354,7 +428,10 @@ fn scores_do_not_overflow() {
 
 #[test]
 fn cancelling_keeps_what_is_known() {
-    let mut ranking = Ranking::new(vec![one(1, 0), one(1, 1), one(1, 2)], RankOptions::default());
+    let mut ranking = Ranking::new(
+        vec![one(1, 0), one(1, 1), one(1, 2)],
+        RankOptions::default(),
+    );
     let job = ranking.next().unwrap();
     let stopped = ranking.next().unwrap();
     ranking.report(&job, Outcome::Done(5));
@@ -363,6 +440,12 @@ fn cancelling_keeps_what_is_known() {
     ranking.report(&stopped, Outcome::Cancelled);
     let result = ranking.finish();
     assert!(!result.complete);
-    assert_eq!(result.statuses[0], Status::Ok { score: 5, cycles: vec![5] });
+    assert_eq!(
+        result.statuses[0],
+        Status::Ok {
+            score: 5,
+            cycles: vec![5]
+        }
+    );
     assert_eq!(result.statuses[1..], [Status::Cancelled, Status::Cancelled]);
 }

@@ -21,11 +21,16 @@ fn random_launches_rank_the_same_with_and_without_pruning() {
         let mut candidates = Vec::new();
         for seed in first..first + 12 {
             let case = cases::case(seed, true);
-            let Ok(trace) = validate(case.trace) else { continue };
+            let Ok(trace) = validate(case.trace) else {
+                continue;
+            };
             traces.push(trace);
             machines.push(case.machine);
             let at = traces.len() - 1;
-            let launch = Launch { args: case.args, ..Launch::default() };
+            let launch = Launch {
+                args: case.args,
+                ..Launch::default()
+            };
             let one = |weight| CandidateLaunch {
                 weight,
                 launch: launch.clone(),
@@ -37,20 +42,44 @@ fn random_launches_rank_the_same_with_and_without_pruning() {
                 1 => vec![one(1 + seed % 3)],
                 _ => vec![one(1)],
             };
-            candidates.push(Candidate { key: format!("seed {seed}"), launches: Ok(launches) });
+            candidates.push(Candidate {
+                key: format!("seed {seed}"),
+                launches: Ok(launches),
+            });
         }
         candidates.push(candidates[0].clone());
-        let gone = Failure { code: "x".into(), path: String::new(), message: String::new(), hint: None };
-        candidates.push(Candidate { key: "gone".into(), launches: Err(gone) });
-        let full = run(&candidates, &traces, &machines, RankOptions::default(), &mut ());
+        let gone = Failure {
+            code: "x".into(),
+            path: String::new(),
+            message: String::new(),
+            hint: None,
+        };
+        candidates.push(Candidate {
+            key: "gone".into(),
+            launches: Err(gone),
+        });
+        let full = run(
+            &candidates,
+            &traces,
+            &machines,
+            RankOptions::default(),
+            &mut (),
+        );
         assert!(full.complete);
         assert_eq!(full.statuses[candidates.len() - 2], Status::DuplicateOf(0));
         for k in [1, 3] {
-            let options = RankOptions { top_k: NonZeroUsize::new(k), cycle_budget: None };
+            let options = RankOptions {
+                top_k: NonZeroUsize::new(k),
+                cycle_budget: None,
+            };
             let some = run(&candidates, &traces, &machines, options, &mut ());
             assert!(some.complete, "{first}");
             let top = |r: &tilesim_core::rank::RankResult| -> Vec<(usize, u128)> {
-                r.order.iter().take(k).map(|p| (p.candidate, p.score)).collect()
+                r.order
+                    .iter()
+                    .take(k)
+                    .map(|p| (p.candidate, p.score))
+                    .collect()
             };
             assert_eq!(top(&full), top(&some), "{first}");
             for (a, b) in full.statuses.iter().zip(&some.statuses) {
@@ -78,7 +107,15 @@ fn tile_sizes_are_pruned_by_their_bounds() {
     }
     let machine = Machine::preset("tpuv3_simple_dram").unwrap();
     let (mut traces, mut candidates) = (Vec::new(), Vec::new());
-    for (m, n, k) in [(32, 32, 32), (64, 64, 64), (128, 128, 64), (128, 64, 128), (256, 128, 128), (64, 256, 64), (16, 16, 64)] {
+    for (m, n, k) in [
+        (32, 32, 32),
+        (64, 64, 64),
+        (128, 128, 64),
+        (128, 64, 128),
+        (256, 128, 128),
+        (64, 256, 64),
+        (16, 16, 64),
+    ] {
         let cycles = (m * n * k) / (128 * 128) + 40;
         let text = format!(
             "tilesim trace 1\nkernel \"mm\"\naxes 2\nparam M\nparam N\nparam K\n\
@@ -89,9 +126,13 @@ fn tile_sizes_are_pruned_by_their_bounds() {
                load b[k * {k} * N + p1 * {n}] dims [{k}: N valid min({k}, K - k * {k}), {n}: 1 valid min({n}, N - p1 * {n})] async 0 writes [y]\n\
                wait 0 for {e}\n  compute t vector reads [x, y, z] writes [z]\n }}\n\
              store c[p0 * {m} * N + p1 * {n}] dims [{m}: N valid min({m}, M - p0 * {m}), {n}: 1 valid min({n}, N - p1 * {n})] reads [z]\n}}\n",
-            x = m * k * 4, y = k * n * 4, z = m * n * 4, e = m * k + k * n,
+            x = m * k * 4,
+            y = k * n * 4,
+            z = m * n * 4,
+            e = m * k + k * n,
         );
-        traces.push(load_bytes("mm.tile", text.as_bytes()).unwrap_or_else(|e| panic!("{e}\n{text}")));
+        traces
+            .push(load_bytes("mm.tile", text.as_bytes()).unwrap_or_else(|e| panic!("{e}\n{text}")));
         let (big_m, big_n): (u64, u64) = (500, 300);
         let params = [("M", 500), ("N", 300), ("K", 200)].map(|(n, v)| (n.to_string(), v));
         let args = LaunchArgs {
@@ -99,17 +140,40 @@ fn tile_sizes_are_pruned_by_their_bounds() {
             params: params.into(),
             ..LaunchArgs::default()
         };
-        let launch = Launch { args, ..Launch::default() };
-        let launches = vec![CandidateLaunch { weight: 1, launch, trace: traces.len() - 1, machine: 0 }];
-        candidates.push(Candidate { key: format!("{m}x{n}x{k}"), launches: Ok(launches) });
+        let launch = Launch {
+            args,
+            ..Launch::default()
+        };
+        let launches = vec![CandidateLaunch {
+            weight: 1,
+            launch,
+            trace: traces.len() - 1,
+            machine: 0,
+        }];
+        candidates.push(Candidate {
+            key: format!("{m}x{n}x{k}"),
+            launches: Ok(launches),
+        });
     }
     let machines = [machine];
     let mut full_polls = Count(0);
-    let full = run(&candidates, &traces, &machines, RankOptions::default(), &mut full_polls);
+    let full = run(
+        &candidates,
+        &traces,
+        &machines,
+        RankOptions::default(),
+        &mut full_polls,
+    );
     let mut polls = Count(0);
-    let options = RankOptions { top_k: NonZeroUsize::new(1), cycle_budget: None };
+    let options = RankOptions {
+        top_k: NonZeroUsize::new(1),
+        cycle_budget: None,
+    };
     let top = run(&candidates, &traces, &machines, options, &mut polls);
-    for (c, (a, b)) in candidates.iter().zip(full.statuses.iter().zip(&top.statuses)) {
+    for (c, (a, b)) in candidates
+        .iter()
+        .zip(full.statuses.iter().zip(&top.statuses))
+    {
         println!("{:<12} {a:?} {b:?}", c.key);
     }
     println!("{} polls of {}", polls.0, full_polls.0);

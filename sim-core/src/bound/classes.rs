@@ -8,9 +8,9 @@
 //! program id of an axis is split off (ragged edges), then halves. The work is bounded; what is left
 //! over is reported as unknown.
 
+use tilesim_traces::Bound;
 use tilesim_traces::expr;
 use tilesim_traces::model::{BinaryOp, Direction, Dma, Expr, For, Indirect, Stmt, UnaryOp, Unit};
-use tilesim_traces::Bound;
 
 use super::MemoryPath;
 use super::item::{Costs, PerUnit, declared_lines, strided_lines};
@@ -46,18 +46,36 @@ const LARGEST: i128 = 1 << 60;
 
 impl Value {
     fn point(v: i128) -> Value {
-        Value { lo: v, hi: v, affine: Some([0, 0, 0, v]) }
+        Value {
+            lo: v,
+            hi: v,
+            affine: Some([0, 0, 0, v]),
+        }
     }
 
     fn range(lo: i128, hi: i128) -> Value {
-        if lo == hi { Value::point(lo) } else { Value { lo, hi, affine: None } }
+        if lo == hi {
+            Value::point(lo)
+        } else {
+            Value {
+                lo,
+                hi,
+                affine: None,
+            }
+        }
     }
 
-    const ANY: Value = Value { lo: i64::MIN as i128, hi: i64::MAX as i128, affine: None };
+    const ANY: Value = Value {
+        lo: i64::MIN as i128,
+        hi: i64::MAX as i128,
+        affine: None,
+    };
 
     /// A form whose numbers are small enough for exact arithmetic; `None` otherwise.
     fn of_affine(form: [Option<i128>; 4], within: &Box3) -> Option<Value> {
-        let [Some(a), Some(b), Some(c), Some(d)] = form else { return None };
+        let [Some(a), Some(b), Some(c), Some(d)] = form else {
+            return None;
+        };
         let form = [a, b, c, d];
         if form.iter().any(|f| f.abs() > LARGEST) {
             return None;
@@ -68,7 +86,15 @@ impl Value {
             lo += ends[0].min(ends[1]);
             hi += ends[0].max(ends[1]);
         }
-        Some(if lo == hi { Value::point(lo) } else { Value { lo, hi, affine: Some(form) } })
+        Some(if lo == hi {
+            Value::point(lo)
+        } else {
+            Value {
+                lo,
+                hi,
+                affine: Some(form),
+            }
+        })
     }
 
     /// Wherever checked arithmetic gives a value it fits 64 bits.
@@ -78,11 +104,19 @@ impl Value {
             // It never has a value: the launch fails there.
             return Value::ANY;
         }
-        if lo == hi { Value::point(lo) } else { Value { lo, hi, ..self } }
+        if lo == hi {
+            Value::point(lo)
+        } else {
+            Value { lo, hi, ..self }
+        }
     }
 
     fn known(&self) -> Option<i64> {
-        if self.lo == self.hi { i64::try_from(self.lo).ok() } else { None }
+        if self.lo == self.hi {
+            i64::try_from(self.lo).ok()
+        } else {
+            None
+        }
     }
 
     fn fits(&self) -> bool {
@@ -126,12 +160,19 @@ pub(super) fn classes<E>(
     let whole = grid.map(|extent| (0, extent.saturating_sub(1)));
     // Boxes to look at, with the axes that were peeled already.
     let mut open: Vec<(Box3, u8)> = vec![(whole, 0)];
-    let mut walk = Walk { bound, within: whole, vars: Vec::new(), nodes: 0 };
+    let mut walk = Walk {
+        bound,
+        within: whole,
+        vars: Vec::new(),
+        nodes: 0,
+    };
     let (mut looked, mut found, mut unknown) = (0, 0, 0u64);
     let mut cursor = 0;
     while let Some(&(at, peeled)) = open.get(cursor) {
         cursor += 1;
-        let count = at.iter().fold(1u64, |n, (lo, hi)| n.saturating_mul(hi - lo + 1));
+        let count = at
+            .iter()
+            .fold(1u64, |n, (lo, hi)| n.saturating_mul(hi - lo + 1));
         looked += 1;
         if looked > MAX_BOXES || found >= most || walk.nodes > MAX_NODES {
             unknown = unknown.saturating_add(count);
@@ -139,8 +180,11 @@ pub(super) fn classes<E>(
         }
         walk.within = at;
         walk.vars.clear();
-        let settled =
-            if count == 1 { Ok(()) } else { walk.block(&bound.trace().body) };
+        let settled = if count == 1 {
+            Ok(())
+        } else {
+            walk.block(&bound.trace().body)
+        };
         match settled {
             Ok(()) => {
                 found += 1;
@@ -150,10 +194,11 @@ pub(super) fn classes<E>(
             Err(Stop::Varies(axes)) => {
                 let matter = |axis: usize| axes >> axis & 1 == 1 && at[axis].0 < at[axis].1;
                 let widest = |filter: &dyn Fn(usize) -> bool| {
-                    (0..3).filter(|&a| filter(a)).max_by_key(|&a| at[a].1 - at[a].0)
+                    (0..3)
+                        .filter(|&a| filter(a))
+                        .max_by_key(|&a| at[a].1 - at[a].0)
                 };
-                let Some(axis) = widest(&matter)
-                    .or_else(|| widest(&|a: usize| at[a].0 < at[a].1))
+                let Some(axis) = widest(&matter).or_else(|| widest(&|a: usize| at[a].0 < at[a].1))
                 else {
                     unknown = unknown.saturating_add(count);
                     continue;
@@ -181,7 +226,12 @@ type Lines = Option<(i128, i128)>;
 /// that no store of the launch touches, as far as the ranges of the addresses show. `line` in bytes.
 pub(super) fn fresh_sites(bound: &Bound, line: u64) -> Vec<bool> {
     let whole = bound.grid().map(|extent| (0, extent.saturating_sub(1)));
-    let mut walk = Walk { bound, within: whole, vars: Vec::new(), nodes: 0 };
+    let mut walk = Walk {
+        bound,
+        within: whole,
+        vars: Vec::new(),
+        nodes: 0,
+    };
     let mut found = Reach {
         line: i128::from(line.max(1)) * 8,
         site: 0,
@@ -197,7 +247,11 @@ pub(super) fn fresh_sites(bound: &Bound, line: u64) -> Vec<bool> {
         let (Some((first, last)), Some(entry)) = (lines, fresh.get_mut(*site as usize)) else {
             continue;
         };
-        let stored = found.stores.iter().flatten().any(|(from, to)| from <= last && first <= to);
+        let stored = found
+            .stores
+            .iter()
+            .flatten()
+            .any(|(from, to)| from <= last && first <= to);
         *entry = !stored && !found.anywhere;
     }
     fresh
@@ -212,8 +266,15 @@ pub(super) fn any_item(
     items: u64,
 ) -> Costs {
     let whole = bound.grid().map(|extent| (0, extent.saturating_sub(1)));
-    let mut walk = Walk { bound, within: whole, vars: Vec::new(), nodes: 0 };
-    let sums = walk.least(&bound.trace().body, path, context).unwrap_or_default();
+    let mut walk = Walk {
+        bound,
+        within: whole,
+        vars: Vec::new(),
+        nodes: 0,
+    };
+    let sums = walk
+        .least(&bound.trace().body, path, context)
+        .unwrap_or_default();
     let spec = &machine.cores;
     let max = match spec.residency {
         Residency::Shared { max } | Residency::Safe { max } => max,
@@ -227,7 +288,12 @@ pub(super) fn any_item(
     if sums.dma_steps > 0 {
         stay = stay.max(sums.dma_steps.saturating_add(1));
     }
-    let at_once = PerUnit { vector: 0, systolic: 0, cross_lane: 0, dma: 0 };
+    let at_once = PerUnit {
+        vector: 0,
+        systolic: 0,
+        cross_lane: 0,
+        dma: 0,
+    };
     Costs {
         items,
         compute: sums.compute,
@@ -299,7 +365,8 @@ impl Walk<'_> {
             found.site += 1;
             match stmt {
                 Stmt::For(f) => {
-                    let (lo, hi, step) = (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
+                    let (lo, hi, step) =
+                        (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
                     let distance = self.sum(hi, lo, -1);
                     self.enter(f, any_turn(lo, hi, step, distance))?;
                     let done = self.reach(&f.body, found);
@@ -350,7 +417,8 @@ impl Walk<'_> {
         for stmt in body {
             let more = match stmt {
                 Stmt::For(f) => {
-                    let (lo, hi, step) = (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
+                    let (lo, hi, step) =
+                        (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
                     let distance = self.sum(hi, lo, -1);
                     let away = match step.known() {
                         Some(s) if s > 0 => distance.lo,
@@ -392,7 +460,11 @@ impl Walk<'_> {
                 }
                 Stmt::Compute(c) => {
                     self.spend()?;
-                    let cost = context.tiles.get(c.tile.index()).copied().unwrap_or_default();
+                    let cost = context
+                        .tiles
+                        .get(c.tile.index())
+                        .copied()
+                        .unwrap_or_default();
                     let moves = cost.cycles.saturating_sub(cost.overlap);
                     let on = |unit: bool| if unit { moves } else { 0 };
                     Least {
@@ -435,7 +507,9 @@ impl Walk<'_> {
     }
 
     fn lines(&mut self, dma: &Dma, line: i128) -> Result<Lines, Stop> {
-        let Some(tensor) = self.bound.tensors().get(dma.tensor.index()) else { return Ok(None) };
+        let Some(tensor) = self.bound.tensors().get(dma.tensor.index()) else {
+            return Ok(None);
+        };
         let offset = self.eval(&dma.offset)?;
         let (mut lo, mut hi) = (offset.lo, offset.hi);
         for dim in &dma.dims {
@@ -460,12 +534,18 @@ impl Walk<'_> {
             }
             Some(Indirect::Lines { count, bytes }) => {
                 let count = self.eval(count)?;
-                length = count.hi.max(0).saturating_mul(i128::from(*bytes) * 8).max(bits);
+                length = count
+                    .hi
+                    .max(0)
+                    .saturating_mul(i128::from(*bytes) * 8)
+                    .max(bits);
             }
         }
         let base = i128::from(tensor.base) * 8;
         let first = base.saturating_add(lo.saturating_mul(bits));
-        let end = base.saturating_add(hi.saturating_mul(bits)).saturating_add(length);
+        let end = base
+            .saturating_add(hi.saturating_mul(bits))
+            .saturating_add(length);
         // Beyond the address space addresses wrap.
         if first < 0 || end > 1 << 67 {
             return Ok(None);
@@ -496,12 +576,18 @@ impl Walk<'_> {
 
     fn repeat(&mut self, f: &For) -> Result<(), Stop> {
         let (lo, hi, step) = (self.eval(&f.lo)?, self.eval(&f.hi)?, self.eval(&f.step)?);
-        let Some(step) = step.known() else { return Err(self.varies(&[&f.step])) };
+        let Some(step) = step.known() else {
+            return Err(self.varies(&[&f.step]));
+        };
         let distance = self.sum(hi, lo, -1);
         // Never with a step of 0: the launch fails.
         let (Some(distance), true) = (distance.known(), step != 0) else {
             // Loops that surely do not run need no exact distance.
-            let empty = if step > 0 { distance.hi <= 0 } else { distance.lo >= 0 };
+            let empty = if step > 0 {
+                distance.hi <= 0
+            } else {
+                distance.lo >= 0
+            };
             if empty || step == 0 {
                 return Ok(());
             }
@@ -518,7 +604,9 @@ impl Walk<'_> {
         }
         for k in 0..trips {
             // The variable stays inside the loop's bounds.
-            let at = self.sum(lo, Value::point(i128::from(k) * i128::from(step)), 1).checked();
+            let at = self
+                .sum(lo, Value::point(i128::from(k) * i128::from(step)), 1)
+                .checked();
             self.vars.push(at);
             let done = self.block(&f.body);
             self.vars.truncate(depth);
@@ -531,7 +619,9 @@ impl Walk<'_> {
     fn dma(&mut self, dma: &Dma) -> Result<(), Stop> {
         self.spend()?;
         for dim in &dma.dims {
-            for e in [Some(&dim.extent), Some(&dim.stride), dim.valid.as_ref()].into_iter().flatten()
+            for e in [Some(&dim.extent), Some(&dim.stride), dim.valid.as_ref()]
+                .into_iter()
+                .flatten()
             {
                 self.constant(e)?;
             }
@@ -551,7 +641,11 @@ impl Walk<'_> {
 
     fn spend(&mut self) -> Result<(), Stop> {
         self.nodes += 1;
-        if self.nodes > MAX_NODES { Err(Stop::Budget) } else { Ok(()) }
+        if self.nodes > MAX_NODES {
+            Err(Stop::Budget)
+        } else {
+            Ok(())
+        }
     }
 
     /// Which axes the expressions depend on, as far as is plain; all if through a variable.
@@ -586,7 +680,11 @@ impl Walk<'_> {
                 return v;
             }
         }
-        let (lo, hi) = if sign > 0 { (b.lo, b.hi) } else { (-b.hi, -b.lo) };
+        let (lo, hi) = if sign > 0 {
+            (b.lo, b.hi)
+        } else {
+            (-b.hi, -b.lo)
+        };
         Value::range(a.lo.saturating_add(lo), a.hi.saturating_add(hi))
     }
 
@@ -614,7 +712,12 @@ impl Walk<'_> {
                 Value::of_affine(form.map(Some), &self.within).unwrap_or(Value::ANY)
             }
             Expr::Grid(axis) => {
-                let extent = self.bound.grid().get(usize::from(*axis)).copied().unwrap_or(1);
+                let extent = self
+                    .bound
+                    .grid()
+                    .get(usize::from(*axis))
+                    .copied()
+                    .unwrap_or(1);
                 Value::point(extent.into())
             }
             Expr::Param(p) => match self.bound.params().get(p.index()) {
@@ -649,7 +752,11 @@ impl Walk<'_> {
             return expr::unary(op, v).map_or(Value::ANY, |r| Value::point(r.into()));
         }
         let keep = |lo: i128, hi: i128| {
-            if a.lo >= lo && a.hi <= hi { a } else { Value::range(lo, hi) }
+            if a.lo >= lo && a.hi <= hi {
+                a
+            } else {
+                Value::range(lo, hi)
+            }
         };
         match op {
             UnaryOp::Neg => self.scale(a, -1).checked(),
@@ -690,7 +797,11 @@ impl Walk<'_> {
             BinaryOp::Shl | BinaryOp::WrapShl => match b.known() {
                 Some(n @ 0..=62) => {
                     let v = self.scale(a, 1 << n);
-                    if op == BinaryOp::Shl { v.checked() } else { wrapping(v) }
+                    if op == BinaryOp::Shl {
+                        v.checked()
+                    } else {
+                        wrapping(v)
+                    }
                 }
                 _ => Value::ANY,
             },
@@ -715,7 +826,12 @@ impl Walk<'_> {
                     Value::range(a.lo.max(b.lo), a.hi.max(b.hi))
                 }
             }
-            BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge | BinaryOp::Eq | BinaryOp::Ne => {
+            BinaryOp::Lt
+            | BinaryOp::Le
+            | BinaryOp::Gt
+            | BinaryOp::Ge
+            | BinaryOp::Eq
+            | BinaryOp::Ne => {
                 let gap = self.sum(a, b, -1);
                 match op {
                     BinaryOp::Lt => truth(gap.hi < 0, gap.lo >= 0),
@@ -743,7 +859,9 @@ impl Walk<'_> {
         if let Some(by) = a.known() {
             return self.scale(b, by.into());
         }
-        let mut ends = [a.lo, a.hi].into_iter().flat_map(|x| [x.saturating_mul(b.lo), x.saturating_mul(b.hi)]);
+        let mut ends = [a.lo, a.hi]
+            .into_iter()
+            .flat_map(|x| [x.saturating_mul(b.lo), x.saturating_mul(b.hi)]);
         let first = ends.next().unwrap_or(0);
         let (lo, hi) = ends.fold((first, first), |(lo, hi), x| (lo.min(x), hi.max(x)));
         Value::range(lo, hi)
@@ -782,10 +900,11 @@ impl Walk<'_> {
         match b.known() {
             Some(d) if d > 0 => {
                 let d = i128::from(d);
-                if let Some(form) = a.affine {
-                    if form.iter().take(3).all(|f| f.rem_euclid(d) == 0) {
-                        return Value::point(form[3].rem_euclid(d));
-                    }
+                let of_multiples = a
+                    .affine
+                    .filter(|form| form.iter().take(3).all(|f| f.rem_euclid(d) == 0));
+                if let Some(form) = of_multiples {
+                    return Value::point(form[3].rem_euclid(d));
                 }
                 let whole = a.lo.div_euclid(d);
                 if whole == a.hi.div_euclid(d) {

@@ -1,9 +1,9 @@
 //! What one work-item costs at least: sums per resource, paths through its graph, lines of its
 //! transfers.
 
+use tilesim_traces::Bound;
 use tilesim_traces::launch::{OpKind, ResolvedIndirect, Transfer, WorkItem};
 use tilesim_traces::model::{Direction, Unit};
-use tilesim_traces::Bound;
 
 use super::MemoryPath;
 use crate::error::SimError;
@@ -22,8 +22,12 @@ pub(super) struct PerUnit {
 }
 
 impl PerUnit {
-    pub const NEVER: PerUnit =
-        PerUnit { vector: u64::MAX, systolic: u64::MAX, cross_lane: u64::MAX, dma: u64::MAX };
+    pub const NEVER: PerUnit = PerUnit {
+        vector: u64::MAX,
+        systolic: u64::MAX,
+        cross_lane: u64::MAX,
+        dma: u64::MAX,
+    };
 
     /// The least over the compute units.
     pub fn compute(&self) -> u64 {
@@ -126,7 +130,10 @@ impl<'a> Analysis<'a> {
         bound.expand(pid, &mut self.item)?;
         self.builder
             .build(self.context, &self.item, None, None, &mut self.graph)
-            .map_err(|error| SimError::Item { path: bound.site_path(error.site), error })?;
+            .map_err(|error| SimError::Item {
+                path: bound.site_path(error.site),
+                error,
+            })?;
         let mut costs = Costs {
             items,
             compute: 0,
@@ -181,24 +188,37 @@ impl<'a> Analysis<'a> {
         };
         let max = u64::from(max.max(1));
         // Such an item is delivered only to an empty core.
-        let alone =
-            spec.scratchpad_bytes > 0 && self.graph.footprint > spec.scratchpad_bytes / max;
+        let alone = spec.scratchpad_bytes > 0 && self.graph.footprint > spec.scratchpad_bytes / max;
         if alone { 1 } else { max }
     }
 
     fn sums(&mut self, costs: &mut Costs) {
         self.flights.clear();
         // Transfers come in op order.
-        let sites = self.item.ops.iter().filter(|op| matches!(op.kind, OpKind::Dma(_)));
+        let sites = self
+            .item
+            .ops
+            .iter()
+            .filter(|op| matches!(op.kind, OpKind::Dma(_)));
         for (transfer, op) in self.item.transfers.iter().zip(sites) {
             let lines = least_lines(&self.item, transfer, self.path.line_bits);
             let write = transfer.direction == Direction::Store;
-            let fresh =
-                !write && self.path.fresh.get(op.site as usize).copied().unwrap_or(false);
+            let fresh = !write
+                && self
+                    .path
+                    .fresh
+                    .get(op.site as usize)
+                    .copied()
+                    .unwrap_or(false);
             let steps = self.path.send_steps(lines);
             let flight = if lines == 0 {
                 // Dropped a step after it was taken; the data is there in the step after that.
-                Flight { lines, steps, arrival: 3, floor: 0 }
+                Flight {
+                    lines,
+                    steps,
+                    arrival: 3,
+                    floor: 0,
+                }
             } else {
                 Flight {
                     lines,
@@ -210,7 +230,11 @@ impl<'a> Analysis<'a> {
             };
             self.flights.push(flight);
             costs.dma_steps = costs.dma_steps.saturating_add(steps);
-            let lines_of = if write { &mut costs.store_lines } else { &mut costs.load_lines };
+            let lines_of = if write {
+                &mut costs.store_lines
+            } else {
+                &mut costs.load_lines
+            };
             *lines_of = lines_of.saturating_add(lines);
             if fresh {
                 costs.fresh_lines = costs.fresh_lines.saturating_add(lines);
@@ -293,9 +317,7 @@ impl<'a> Analysis<'a> {
                     at.saturating_add(1).saturating_add(f.steps)
                 }
                 NodeKind::Wait { batch: NONE } => continue,
-                NodeKind::Wait { batch } => {
-                    at.saturating_add(1).max(self.batch[batch as usize])
-                }
+                NodeKind::Wait { batch } => at.saturating_add(1).max(self.batch[batch as usize]),
                 NodeKind::Compute { unit, cost } => {
                     if cost.cycles > 0 {
                         head.lower(unit, at);
@@ -352,7 +374,10 @@ impl<'a> Analysis<'a> {
                         _ => {
                             let wait = self.batch_wait[batch as usize];
                             let behind = self.after.get(wait as usize).copied();
-                            max(add(after, dropped), add(behind.unwrap_or((0, 0)), f.arrival))
+                            max(
+                                add(after, dropped),
+                                add(behind.unwrap_or((0, 0)), f.arrival),
+                            )
                         }
                     };
                     left.1 = left.1.max(f.arrival);
@@ -411,7 +436,9 @@ pub(super) fn least_lines(item: &WorkItem, transfer: &Transfer, line_bits: u64) 
         ResolvedIndirect::Lines { count, bytes } => declared_lines(count, bytes, line_bits),
         ResolvedIndirect::Indices(ids) if ids.range().is_empty() => 0,
         ResolvedIndirect::None | ResolvedIndirect::Indices(_) => {
-            let dims = item.dims[transfer.dims.range()].iter().map(|d| (d.extent, d.stride));
+            let dims = item.dims[transfer.dims.range()]
+                .iter()
+                .map(|d| (d.extent, d.stride));
             strided_lines(dims, transfer.element_bits, line_bits)
         }
     }
@@ -432,7 +459,7 @@ pub(super) fn strided_lines(
     const MOST: usize = 16;
     let line = i128::from(line_bits.max(1));
     let bits = i128::from(element_bits);
-    let ceil = |x: i128| u64::try_from((x + line - 1) / line).unwrap_or(u64::MAX);
+    let ceil = |x: i128| u64::try_from(x.saturating_add(line - 1) / line).unwrap_or(u64::MAX);
     let mut levels = [(0i128, 0u64); MOST];
     let mut depth = 0;
     for (extent, stride) in dims {
@@ -456,7 +483,7 @@ pub(super) fn strided_lines(
         if stride - row >= line {
             break;
         }
-        row += stride * i128::from(extent - 1);
+        row = row.saturating_add(stride.saturating_mul(i128::from(extent - 1)));
         at += 1;
     }
     let mut lines = ceil(row);
@@ -470,11 +497,12 @@ pub(super) fn strided_lines(
                 best = best.max(lines.saturating_mul(extent) - (extent - 1));
             }
             // Every k-th is a line apart.
-            let k = u64::try_from((span + line + stride - 1) / stride.max(1)).unwrap_or(u64::MAX);
+            let k = u64::try_from(span.saturating_add(line + stride - 1) / stride.max(1))
+                .unwrap_or(u64::MAX);
             best = best.max(lines.saturating_mul(extent.div_ceil(k.max(1))));
             lines = best;
         }
-        span += stride * i128::from(extent - 1);
+        span = span.saturating_add(stride.saturating_mul(i128::from(extent - 1)));
     }
     lines
 }
