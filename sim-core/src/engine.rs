@@ -188,7 +188,7 @@ pub fn identity(
 }
 
 /// What the graph builder needs, and the checks of a trace against a machine.
-fn context(
+pub(crate) fn context(
     machine: &Machine,
     trace: &ValidTrace,
     options: &RunOptions,

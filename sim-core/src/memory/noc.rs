@@ -16,7 +16,7 @@ use crate::noc::{Delivery, FlitNetwork, FlitNetworkSpec, PacketKind};
 use crate::stack::Cause;
 
 /// Bytes of a packet without data: a read request, a write's acknowledgement.
-const CONTROL_BYTES: u32 = 8;
+pub(crate) const CONTROL_BYTES: u32 = 8;
 
 /// Everything from the cores' ports on.
 #[derive(Debug)]
