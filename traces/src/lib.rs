@@ -66,6 +66,7 @@ mod expand_tests;
 pub mod expr;
 pub mod generate;
 pub mod json;
+pub mod kernels;
 pub mod launch;
 pub mod limits;
 pub mod load;
