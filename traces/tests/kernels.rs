@@ -13,12 +13,19 @@ use tilesim_traces::{
 };
 
 fn spec(kernel: Kernel) -> KernelSpec {
-    KernelSpec { kernel, cost: small() }
+    KernelSpec {
+        kernel,
+        cost: small(),
+    }
 }
 
 /// An array of 8 x 8, so that small tiles have several pieces.
 fn small() -> CostModel {
-    CostModel { array_rows: 8, array_cols: 8, ..CostModel::default() }
+    CostModel {
+        array_rows: 8,
+        array_cols: 8,
+        ..CostModel::default()
+    }
 }
 
 /// How often each element of each tensor moved.
@@ -73,16 +80,28 @@ fn check_item(trace: &ValidTrace, item: &WorkItem) {
         let reads = &item.buffers[op.reads.range()];
         let writes = &item.buffers[op.writes.range()];
         for b in reads {
-            assert!(!pending[b.index()], "{} is read before its wait", trace.buffers[b.index()].name);
+            assert!(
+                !pending[b.index()],
+                "{} is read before its wait",
+                trace.buffers[b.index()].name
+            );
         }
         match op.kind {
             OpKind::Dma(number) => {
                 let t = &item.transfers[number as usize];
                 let bytes = (t.full_elements * u64::from(t.element_bits)).div_ceil(8);
-                let touched = if t.direction == Direction::Load { writes } else { reads };
+                let touched = if t.direction == Direction::Load {
+                    writes
+                } else {
+                    reads
+                };
                 for b in touched {
                     let buffer = &trace.buffers[b.index()];
-                    assert!(bytes <= buffer.bytes || buffer.bytes == 0, "{}", buffer.name);
+                    assert!(
+                        bytes <= buffer.bytes || buffer.bytes == 0,
+                        "{}",
+                        buffer.name
+                    );
                 }
                 if let Some(semaphore) = t.semaphore {
                     let entry = signalled.entry(semaphore.0).or_default();
@@ -94,7 +113,10 @@ fn check_item(trace: &ValidTrace, item: &WorkItem) {
                     }
                 }
             }
-            OpKind::Wait { semaphore, expected } => {
+            OpKind::Wait {
+                semaphore,
+                expected,
+            } => {
                 let (elements, buffers) = signalled.remove(&semaphore.0).expect("a signal");
                 assert_eq!(elements, expected);
                 for b in buffers {
@@ -113,7 +135,12 @@ fn check_item(trace: &ValidTrace, item: &WorkItem) {
 
 fn all(counts: &[u32], value: u64) {
     let wrong = counts.iter().position(|c| u64::from(*c) != value);
-    assert_eq!(wrong, None, "an element moved {} times, not {value}", counts[wrong.unwrap()]);
+    assert_eq!(
+        wrong,
+        None,
+        "an element moved {} times, not {value}",
+        counts[wrong.unwrap()]
+    );
 }
 
 const SIZES: &[u64] = &[1, 2, 3, 7, 8, 13, 16, 17, 31, 32, 37, 41];
@@ -135,7 +162,7 @@ prop_compose! {
         ],
         (stages, group, split_k) in (0u32..5, 1u64..5, 1u64..5),
         (trans_a, trans_b, systolic, acc_in_registers) in any::<(bool, bool, bool, bool)>(),
-        dtype in proptest::sample::select(&[ElementType::F16, ElementType::I8, ElementType::F32][..]),
+        dtype in proptest::sample::select(&[ElementType::F16, ElementType::I8, ElementType::F32, ElementType::I4][..]),
     ) -> Matmul {
         Matmul {
             batch, shared_b, stages, group, split_k, dtype, trans_a, trans_b, acc_in_registers,
@@ -303,7 +330,9 @@ fn example(kind: &str) -> KernelSpec {
         "batched_matmul" => {
             "batch=3 m=20 n=24 k=33 tile=16x16x16 form=systolic array=16x8 stages=0 split-k=2"
         }
-        "conv" => "images=2 height=9 width=7 channels=5 filters=6 kernel=3x3 padding=1x1 stride=2x1 tile=4x4x8x4",
+        "conv" => {
+            "images=2 height=9 width=7 channels=5 filters=6 kernel=3x3 padding=1x1 stride=2x1 tile=4x4x8x4"
+        }
         "softmax" => "rows=10 cols=100 tile=4x32 online=true",
         "layer_norm" => "rows=10 cols=100 tile=4x128",
         "attention" => "heads=4 share=2 queries=50 keys=60 head_dim=16 tile=16x16 causal=true",
@@ -316,7 +345,8 @@ fn example(kind: &str) -> KernelSpec {
         .map(|o| o.split_once('=').unwrap())
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .collect();
-    args::parse_args(kind, &options, &CostModel::default()).unwrap_or_else(|e| panic!("{kind}: {e}"))
+    args::parse_args(kind, &options, &CostModel::default())
+        .unwrap_or_else(|e| panic!("{kind}: {e}"))
 }
 
 #[test]
@@ -327,8 +357,11 @@ fn golden_texts() {
         expand(&spec);
         let trace = ValidTrace::try_from(generate(&spec).unwrap()).unwrap();
         let text = to_text(&trace);
-        let path =
-            format!("{}/testdata/kernels/{}.tile", env!("CARGO_MANIFEST_DIR"), kind.name);
+        let path = format!(
+            "{}/testdata/kernels/{}.tile",
+            env!("CARGO_MANIFEST_DIR"),
+            kind.name
+        );
         if update {
             std::fs::write(&path, &text).unwrap();
         }
@@ -347,7 +380,9 @@ fn golden_texts() {
 fn one_trace_serves_several_shapes() {
     let digest = |m, n, k| {
         let s = spec(Kernel::Matmul(Matmul::new(m, n, k, [64, 64, 32])));
-        ValidTrace::try_from(generate(&s).unwrap()).unwrap().digest()
+        ValidTrace::try_from(generate(&s).unwrap())
+            .unwrap()
+            .digest()
     };
     assert_eq!(digest(4096, 4096, 4096), digest(1, 7919, 104_729));
 }
@@ -356,7 +391,10 @@ fn one_trace_serves_several_shapes() {
 fn groups_share_columns_as_in_triton() {
     // The order of Triton's tutorial, for 5 x 3 tiles in groups of 2.
     let (tiles_m, tiles_n, group) = (5u64, 3u64, 2u64);
-    let m = Matmul { group, ..Matmul::new(tiles_m * 4, tiles_n * 4, 4, [4, 4, 4]) };
+    let m = Matmul {
+        group,
+        ..Matmul::new(tiles_m * 4, tiles_n * 4, 4, [4, 4, 4])
+    };
     let s = spec(Kernel::Matmul(m));
     let trace = ValidTrace::try_from(generate(&s).unwrap()).unwrap();
     let bound = Bound::new(&trace, &launch(&s).unwrap(), &Limits::default()).unwrap();
@@ -377,7 +415,10 @@ fn groups_share_columns_as_in_triton() {
 #[test]
 fn systolic_edges_skip_pieces() {
     // 8 x 8 array; B tiles of 16 x 16; K = 17 and N = 9: pieces 2 x 2 and then 1 x 2.
-    let m = Matmul { form: Form::Systolic, ..Matmul::new(5, 9, 17, [8, 16, 16]) };
+    let m = Matmul {
+        form: Form::Systolic,
+        ..Matmul::new(5, 9, 17, [8, 16, 16])
+    };
     let s = spec(Kernel::Matmul(m));
     let trace = ValidTrace::try_from(generate(&s).unwrap()).unwrap();
     let bound = Bound::new(&trace, &launch(&s).unwrap(), &Limits::default()).unwrap();
@@ -397,10 +438,21 @@ fn costs_given_replace_formulas() {
     let formula = generate(&s).unwrap();
     let names: Vec<&str> = formula.tiles.iter().map(|t| t.name.as_str()).collect();
     assert_eq!(names, ["zero", "dot", "cast"]);
-    assert!(formula.tiles.iter().all(|t| matches!(t.source, CostSource::Analytic(_))));
+    assert!(
+        formula
+            .tiles
+            .iter()
+            .all(|t| matches!(t.source, CostSource::Analytic(_)))
+    );
     assert_eq!(formula.header.measured_on.unwrap().array_rows, Some(8));
     s.cost.table = CostModel::read_table("1\t0\n20\t4\n3\t0\n").unwrap();
-    s.cost.fixed.insert("cast".into(), GivenCost { cycles: 9, overlap: 0 });
+    s.cost.fixed.insert(
+        "cast".into(),
+        GivenCost {
+            cycles: 9,
+            overlap: 0,
+        },
+    );
     let given = generate(&s).unwrap();
     let costs: Vec<_> = given.tiles.iter().map(|t| (t.cycles, t.overlap)).collect();
     assert_eq!(costs, [(Some(1), 0), (Some(20), 4), (Some(9), 0)]);
@@ -408,8 +460,14 @@ fn costs_given_replace_formulas() {
     assert_eq!(given.tiles[2].source, CostSource::Declared);
     s.cost.table.pop();
     let e = generate(&s).unwrap_err();
-    assert_eq!((e.path.as_str(), e.message.as_str()), ("cost.table", "2 rows for 3 tiles"));
-    assert_eq!(e.hint.unwrap(), "a row each, in this order: zero, dot, cast");
+    assert_eq!(
+        (e.path.as_str(), e.message.as_str()),
+        ("cost.table", "2 rows for 3 tiles")
+    );
+    assert_eq!(
+        e.hint.unwrap(),
+        "a row each, in this order: zero, dot, cast"
+    );
     s.cost.table.clear();
     s.cost.fixed.insert("dott".into(), GivenCost::default());
     assert_eq!(generate(&s).unwrap_err().code, ErrorCode::UnknownTile);
@@ -419,15 +477,69 @@ fn costs_given_replace_formulas() {
 fn values_out_of_range() {
     let base = Matmul::new(64, 64, 64, [32, 32, 32]);
     let cases = [
-        (Matmul { m: 0, ..base.clone() }, "kernel.matmul.m"),
-        (Matmul { k: MAX_SIZE + 1, ..base.clone() }, "kernel.matmul.k"),
-        (Matmul { tile: [32, 0, 32], ..base.clone() }, "kernel.matmul.tile[1]"),
-        (Matmul { tile: [32, 32, u64::MAX], ..base.clone() }, "kernel.matmul.tile[2]"),
-        (Matmul { stages: 65, ..base.clone() }, "kernel.matmul.stages"),
-        (Matmul { group: 0, ..base.clone() }, "kernel.matmul.group"),
-        (Matmul { split_k: 0, ..base.clone() }, "kernel.matmul.split_k"),
-        (Matmul { shared_b: true, ..base.clone() }, "kernel.matmul.shared_b"),
-        (Matmul { batch: Some(0), ..base.clone() }, "kernel.matmul.batch"),
+        (
+            Matmul {
+                m: 0,
+                ..base.clone()
+            },
+            "kernel.matmul.m",
+        ),
+        (
+            Matmul {
+                k: MAX_SIZE + 1,
+                ..base.clone()
+            },
+            "kernel.matmul.k",
+        ),
+        (
+            Matmul {
+                tile: [32, 0, 32],
+                ..base.clone()
+            },
+            "kernel.matmul.tile[1]",
+        ),
+        (
+            Matmul {
+                tile: [32, 32, u64::MAX],
+                ..base.clone()
+            },
+            "kernel.matmul.tile[2]",
+        ),
+        (
+            Matmul {
+                stages: 65,
+                ..base.clone()
+            },
+            "kernel.matmul.stages",
+        ),
+        (
+            Matmul {
+                group: 0,
+                ..base.clone()
+            },
+            "kernel.matmul.group",
+        ),
+        (
+            Matmul {
+                split_k: 0,
+                ..base.clone()
+            },
+            "kernel.matmul.split_k",
+        ),
+        (
+            Matmul {
+                shared_b: true,
+                ..base.clone()
+            },
+            "kernel.matmul.shared_b",
+        ),
+        (
+            Matmul {
+                batch: Some(0),
+                ..base.clone()
+            },
+            "kernel.matmul.batch",
+        ),
     ];
     for (kernel, path) in cases {
         let e = generate(&spec(Kernel::Matmul(kernel))).unwrap_err();
@@ -447,10 +559,22 @@ fn values_out_of_range() {
     ValidTrace::try_from(generate(&most).unwrap()).unwrap();
     let large = Matmul::new(1, 1, 1, [MAX_TILE; 3]);
     generate(&spec(Kernel::Matmul(large))).unwrap_err();
-    let narrow = Softmax { online: false, ..Softmax::new(4, 100, [4, 64]) };
-    assert_eq!(generate(&spec(Kernel::Softmax(narrow))).unwrap_err().path, "kernel.softmax.tile[1]");
-    let uneven = Attention { share: 2, ..Attention::new(3, 4, 4, 4, [4, 4]) };
-    assert_eq!(generate(&spec(Kernel::Attention(uneven))).unwrap_err().path, "kernel.attention.share");
+    let narrow = Softmax {
+        online: false,
+        ..Softmax::new(4, 100, [4, 64])
+    };
+    assert_eq!(
+        generate(&spec(Kernel::Softmax(narrow))).unwrap_err().path,
+        "kernel.softmax.tile[1]"
+    );
+    let uneven = Attention {
+        share: 2,
+        ..Attention::new(3, 4, 4, 4, [4, 4])
+    };
+    assert_eq!(
+        generate(&spec(Kernel::Attention(uneven))).unwrap_err().path,
+        "kernel.attention.share"
+    );
     let unknown = r#"{"kernel": {"matmul": {"m": 1, "n": 1, "k": 1, "tile": [1, 1, 1], "x": 1}}}"#;
     assert!(serde_json::from_str::<KernelSpec>(unknown).is_err());
 }
@@ -458,7 +582,10 @@ fn values_out_of_range() {
 #[test]
 fn most_stages_fit_the_format() {
     for stages in [1, 2, MAX_STAGES] {
-        let s = spec(Kernel::Matmul(Matmul { stages, ..Matmul::new(9, 9, 300, [8, 8, 2]) }));
+        let s = spec(Kernel::Matmul(Matmul {
+            stages,
+            ..Matmul::new(9, 9, 300, [8, 8, 2])
+        }));
         let moved = expand(&s);
         all(&moved["C"], 1);
         all(&moved["A"], 2);

@@ -80,7 +80,13 @@ impl ArgValue {
 }
 
 const fn must(name: &'static str, value: ArgValue, help: &'static str) -> Arg {
-    Arg { name, value, required: true, default: "", help }
+    Arg {
+        name,
+        value,
+        required: true,
+        default: "",
+        help,
+    }
 }
 
 const fn may(
@@ -89,7 +95,13 @@ const fn may(
     default: &'static str,
     help: &'static str,
 ) -> Arg {
-    Arg { name, value, required: false, default, help }
+    Arg {
+        name,
+        value,
+        required: false,
+        default,
+        help,
+    }
 }
 
 use ArgValue::{Costs, Element, Flag, Formula, Layout, Sizes, Whole};
@@ -98,14 +110,33 @@ const M: Arg = must("m", Whole, "rows of C");
 const N: Arg = must("n", Whole, "columns of C");
 const K: Arg = must("k", Whole, "length of the sums");
 const MATMUL_TILE: Arg = must("tile", Sizes(3), "tile sizes along M, N and K");
-const STAGES: Arg =
-    may("stages", Whole, "2", "buffers per streamed operand; 0: as many as the scratchpad holds");
-const GROUP: Arg = may("group", Whole, "1", "rows of tiles in a group of the program order");
-const SPLIT_K: Arg = may("split_k", Whole, "1", "parts of K that work-items of their own sum");
+const STAGES: Arg = may(
+    "stages",
+    Whole,
+    "2",
+    "buffers per streamed operand; 0: as many as the scratchpad holds",
+);
+const GROUP: Arg = may(
+    "group",
+    Whole,
+    "1",
+    "rows of tiles in a group of the program order",
+);
+const SPLIT_K: Arg = may(
+    "split_k",
+    Whole,
+    "1",
+    "parts of K that work-items of their own sum",
+);
 const F16: Arg = may("dtype", Element, "f16", "element type in memory");
 const F32: Arg = may("dtype", Element, "f32", "element type in memory");
 const ACC: Arg = may("acc", Element, "f32", "element type of the sums");
-const OUT: Arg = may("out", Element, "", "element type of C; default dtype, or acc if K is split");
+const OUT: Arg = may(
+    "out",
+    Element,
+    "",
+    "element type of C; default dtype, or acc if K is split",
+);
 const TRANS_A: Arg = may("trans_a", Flag, "false", "A lies as [K, M]");
 const TRANS_B: Arg = may("trans_b", Flag, "false", "B lies as [N, K]");
 const FORM: Arg = may(
@@ -114,13 +145,21 @@ const FORM: Arg = may(
     "dot",
     "one matmul tile a step, or preload and matmul per array of weights",
 );
-const REGISTERS: Arg =
-    may("acc_in_registers", Flag, "false", "sums lie in registers and take no scratchpad");
+const REGISTERS: Arg = may(
+    "acc_in_registers",
+    Flag,
+    "false",
+    "sums lie in registers and take no scratchpad",
+);
 const ROWS: Arg = must("rows", Whole, "rows");
 const COLS: Arg = must("cols", Whole, "columns");
 const ROW_TILE: Arg = must("tile", Sizes(2), "tile sizes along rows and columns");
-const ONLINE: Arg =
-    may("online", Flag, "false", "stream rows in pieces, for rows longer than the tile");
+const ONLINE: Arg = may(
+    "online",
+    Flag,
+    "false",
+    "stream rows in pieces, for rows longer than the tile",
+);
 
 /// Every kind of kernel.
 pub const KINDS: &[Kind] = &[
@@ -128,7 +167,19 @@ pub const KINDS: &[Kind] = &[
         name: "matmul",
         about: "C[M, N] = A[M, K] * B[K, N]",
         args: &[
-            M, N, K, MATMUL_TILE, STAGES, GROUP, SPLIT_K, F16, ACC, OUT, TRANS_A, TRANS_B, FORM,
+            M,
+            N,
+            K,
+            MATMUL_TILE,
+            STAGES,
+            GROUP,
+            SPLIT_K,
+            F16,
+            ACC,
+            OUT,
+            TRANS_A,
+            TRANS_B,
+            FORM,
             REGISTERS,
         ],
     },
@@ -165,9 +216,23 @@ pub const KINDS: &[Kind] = &[
             must("filters", Whole, "filters: channels of the result"),
             must("kernel", Sizes(2), "rows and columns of a filter"),
             may("stride", Sizes(2), "1x1", "pixels between results"),
-            may("padding", Sizes(2), "0x0", "rows and columns of padding on each side"),
-            may("dilation", Sizes(2), "1x1", "pixels between positions of a filter"),
-            must("tile", Sizes(4), "tile sizes along result rows, columns, filters and channels"),
+            may(
+                "padding",
+                Sizes(2),
+                "0x0",
+                "rows and columns of padding on each side",
+            ),
+            may(
+                "dilation",
+                Sizes(2),
+                "1x1",
+                "pixels between positions of a filter",
+            ),
+            must(
+                "tile",
+                Sizes(4),
+                "tile sizes along result rows, columns, filters and channels",
+            ),
             STAGES,
             may("layout", Layout, "nhwc", "how images lie in memory"),
             F16,
@@ -194,7 +259,12 @@ pub const KINDS: &[Kind] = &[
             must("queries", Whole, "queries of a head"),
             must("keys", Whole, "keys of a head"),
             must("head_dim", Whole, "elements of a query or key"),
-            may("share", Whole, "1", "query heads that share one head of keys and values"),
+            may(
+                "share",
+                Whole,
+                "1",
+                "query heads that share one head of keys and values",
+            ),
             must("tile", Sizes(2), "tile sizes along queries and keys"),
             may("causal", Flag, "false", "mask keys after a query"),
             STAGES,
@@ -225,18 +295,43 @@ pub const KINDS: &[Kind] = &[
             ROW_TILE,
             STAGES,
             F32,
-            may("out", Element, "", "element type of the result; default dtype"),
+            may(
+                "out",
+                Element,
+                "",
+                "element type of the result; default dtype",
+            ),
         ],
     },
 ];
 
 /// Options of every kind: machine facts and costs, each replacing what the caller's model says.
 pub const COST_ARGS: &[Arg] = &[
-    may("array", Sizes(2), "", "rows and columns of a systolic array; default the machine's"),
+    may(
+        "array",
+        Sizes(2),
+        "",
+        "rows and columns of a systolic array; default the machine's",
+    ),
     may("lanes", Whole, "", "vector lanes; default the machine's"),
-    may("vector_bits", Whole, "", "bits a lane works on in a cycle; default the machine's"),
-    may("matmul_cost", Formula, "", "formula of products; default scale_sim_ws"),
-    may("costs", Costs, "", "costs of tiles by name: tile=cycles[:overlap],..."),
+    may(
+        "vector_bits",
+        Whole,
+        "",
+        "bits a lane works on in a cycle; default the machine's",
+    ),
+    may(
+        "matmul_cost",
+        Formula,
+        "",
+        "formula of products; default scale_sim_ws",
+    ),
+    may(
+        "costs",
+        Costs,
+        "",
+        "costs of tiles by name: tile=cycles[:overlap],...",
+    ),
 ];
 
 /// The kind of this name.
@@ -252,8 +347,12 @@ pub fn kind(name: &str) -> Result<&'static Kind> {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("there are {}", names.join(", ")),
         };
-        TraceError::new(ErrorCode::BadValue, "kernel", format!("no kernel is called {name:?}"))
-            .with_hint(hint)
+        TraceError::new(
+            ErrorCode::BadValue,
+            "kernel",
+            format!("no kernel is called {name:?}"),
+        )
+        .with_hint(hint)
     })
 }
 
@@ -275,7 +374,11 @@ pub fn parse_args(
     for (name, value) in options {
         let plain = name.trim_start_matches('-').replace('-', "_");
         if given.insert(plain.clone(), value).is_some() {
-            return Err(bad(&format!("options.{plain}"), "given twice", "give it once"));
+            return Err(bad(
+                &format!("options.{plain}"),
+                "given twice",
+                "give it once",
+            ));
         }
     }
     for (name, text) in &given {
@@ -288,7 +391,11 @@ pub fn parse_args(
             let names = || kind.args.iter().chain(COST_ARGS).map(|a| a.name);
             let hint = match closest(name, names()) {
                 Some(near) => format!("did you mean {near:?}?"),
-                None => format!("{} takes {}", kind.name, names().collect::<Vec<_>>().join(", ")),
+                None => format!(
+                    "{} takes {}",
+                    kind.name,
+                    names().collect::<Vec<_>>().join(", ")
+                ),
             };
             return Err(TraceError::new(
                 ErrorCode::UnknownKey,
@@ -298,7 +405,11 @@ pub fn parse_args(
             .with_hint(hint));
         }
     }
-    if let Some(arg) = kind.args.iter().find(|a| a.required && !given.contains_key(a.name)) {
+    if let Some(arg) = kind
+        .args
+        .iter()
+        .find(|a| a.required && !given.contains_key(a.name))
+    {
         return Err(TraceError::new(
             ErrorCode::MissingKey,
             format!("options.{}", arg.name),
@@ -327,7 +438,8 @@ fn build<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T> {
 
 fn set_cost(cost: &mut CostModel, path: &str, arg: &Arg, text: &str) -> Result<()> {
     let narrow = |value: u64| {
-        u32::try_from(value).map_err(|_| bad(path, format!("a value of {value}"), "use a smaller one"))
+        u32::try_from(value)
+            .map_err(|_| bad(path, format!("a value of {value}"), "use a smaller one"))
     };
     match (arg.name, arg.value) {
         ("array", _) => {
@@ -345,9 +457,16 @@ fn set_cost(cost: &mut CostModel, path: &str, arg: &Arg, text: &str) -> Result<(
                     return Err(bad(path, format!("{part:?} gives no cost"), form));
                 };
                 let (cycles, overlap) = value.split_once(':').unwrap_or((value, "0"));
-                let given = GivenCost { cycles: whole(path, cycles)?, overlap: whole(path, overlap)? };
+                let given = GivenCost {
+                    cycles: whole(path, cycles)?,
+                    overlap: whole(path, overlap)?,
+                };
                 if cost.fixed.insert(tile.to_owned(), given).is_some() {
-                    return Err(bad(path, format!("tile {tile:?} is given twice"), "give it once"));
+                    return Err(bad(
+                        path,
+                        format!("tile {tile:?} is given twice"),
+                        "give it once",
+                    ));
                 }
             }
         }
@@ -364,7 +483,9 @@ fn read(path: &str, value: ArgValue, text: &str) -> Result<Value> {
     Ok(match value {
         Whole => Value::from(whole(path, text)?),
         Sizes(count) => Value::from(sizes(path, text, count)?),
-        Flag => Value::from(word(path, value, if text.is_empty() { "true" } else { text })? == "true"),
+        Flag => {
+            Value::from(word(path, value, if text.is_empty() { "true" } else { text })? == "true")
+        }
         _ => Value::from(word(path, value, text)?),
     })
 }
@@ -373,7 +494,11 @@ fn whole(path: &str, text: &str) -> Result<u64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
         Ok(value) if digits => Ok(value),
-        _ => Err(bad(path, format!("{text:?} is not a whole number"), "write digits only")),
+        _ => Err(bad(
+            path,
+            format!("{text:?} is not a whole number"),
+            "write digits only",
+        )),
     }
 }
 

@@ -92,11 +92,15 @@ impl Attention {
         let at = "kernel.attention";
         check_sizes(
             at,
-            &[("heads", self.heads), ("queries", self.queries), ("keys", self.keys)],
+            &[
+                ("heads", self.heads),
+                ("queries", self.queries),
+                ("keys", self.keys),
+            ],
         )?;
         require(&format!("{at}.head_dim"), self.head_dim, 1, super::MAX_TILE)?;
         require(&format!("{at}.share"), self.share, 1, self.heads)?;
-        if self.heads % self.share != 0 {
+        if !self.heads.is_multiple_of(self.share) {
             return Err(bad(
                 "kernel.attention.share",
                 format!("{} heads do not share evenly by {}", self.heads, self.share),
@@ -110,7 +114,11 @@ impl Attention {
     pub(super) fn launch(&self) -> Result<Grid> {
         Ok(Grid {
             grid: vec![self.queries.div_ceil(self.tile[0]), self.heads],
-            params: vec![("HEADS", self.heads), ("SQ", self.queries), ("SK", self.keys)],
+            params: vec![
+                ("HEADS", self.heads),
+                ("SQ", self.queries),
+                ("SK", self.keys),
+            ],
         })
     }
 
@@ -129,7 +137,11 @@ impl Attention {
         let queries = product(&[bm, d])?;
         let scores = product(&[bm, bn])?;
         let block = product(&[bn, d])?;
-        let head = if share == 1 { "p1".to_owned() } else { format!("p1 / {share}") };
+        let head = if share == 1 {
+            "p1".to_owned()
+        } else {
+            format!("p1 / {share}")
+        };
         let load = |tensor: &str| {
             format!(
                 "{tensor}[({head} * SK + t * {bn}) * {d}] dims [{bn}: {d} valid min({bn}, SK - t * {bn}), {d}: 1]"
@@ -157,14 +169,37 @@ impl Attention {
         };
 
         w.buffer("q", queries, self.dtype)?;
-        w.buffer("acc", if self.acc_in_registers { 0 } else { queries }, self.acc)?;
-        // No transfer touches these: they lie beside the scratchpad whatever their size.
-        w.buffer("s", if self.acc_in_registers { 0 } else { scores }, self.acc)?;
-        w.buffer("stats", if self.acc_in_registers { 0 } else { product(&[bm, 2])? }, self.acc)?;
+        w.buffer(
+            "acc",
+            if self.acc_in_registers { 0 } else { queries },
+            self.acc,
+        )?;
+        // Of these no transfer moves anything: the core's rules count no scratchpad for them.
+        w.buffer(
+            "s",
+            if self.acc_in_registers { 0 } else { scores },
+            self.acc,
+        )?;
+        w.buffer(
+            "stats",
+            if self.acc_in_registers {
+                0
+            } else {
+                product(&[bm, 2])?
+            },
+            self.acc,
+        )?;
         pipeline.declare(&mut w)?;
         let bits = self.acc.bits();
-        let vector = |elements, ops| Work::Vector { elements, bits, ops };
-        let reduce = Work::Reduce { elements: scores, bits };
+        let vector = |elements, ops| Work::Vector {
+            elements,
+            bits,
+            ops,
+        };
+        let reduce = Work::Reduce {
+            elements: scores,
+            bits,
+        };
         w.tile("zero", Unit::Vector, vector(queries, 1))?;
         Multiply::declare(
             &mut w,
@@ -182,9 +217,8 @@ impl Attention {
         w.tile("divide", Unit::Vector, vector(queries, 1))?;
 
         w.set("m", &format!("p0 * {bm}"));
-        let rows = format!(
-            "[(p1 * SQ + m) * {d}] dims [{bm}: {d} valid min({bm}, SQ - m), {d}: 1]"
-        );
+        let rows =
+            format!("[(p1 * SQ + m) * {d}] dims [{bm}: {d} valid min({bm}, SQ - m), {d}: 1]");
         w.line(&format!("load Q{rows} async 1000 writes [q]"));
         w.compute("zero", &[], &["acc"]);
         w.compute("zero", &[], &["stats"]);

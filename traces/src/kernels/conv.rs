@@ -1,5 +1,7 @@
 //! Two-dimensional convolution as an implicit matrix product.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 
 use super::cost::{CostModel, Work};
@@ -170,9 +172,15 @@ impl Conv {
         let [ph, pw] = self.padding;
         let [dh, dw] = self.dilation;
         let out = |size: &str, pad: u64, dilation: u64, filter: u64, stride: u64| {
-            // Padding and reach are at most 2^32 each.
-            let (pad, reach) = (2 * pad, dilation * (filter - 1) + 1);
-            format!("(({size} + {pad} - {reach}) / {stride} + 1)")
+            // Padding and reach are below 2^33 each.
+            let (room, reach) = (2 * pad + 1, dilation * (filter - 1) + 1);
+            let size = match room.cmp(&reach) {
+                Ordering::Less => format!("{size} - {}", reach - room + 1),
+                Ordering::Equal => format!("{size} - 1"),
+                Ordering::Greater if room == reach + 1 => size.to_owned(),
+                Ordering::Greater => format!("{size} + {}", room - reach - 1),
+            };
+            format!("(({size}){} + 1)", over(stride))
         };
         let (rows, cols) = (out("H", ph, dh, fh, sh), out("W", pw, dw, fw, sw));
         let nhwc = self.layout == ConvLayout::Nhwc;
@@ -183,11 +191,21 @@ impl Conv {
         if nhwc {
             w.tensor("X", self.dtype, "in", "IMAGES, H, W, C");
             w.tensor("FILTER", self.dtype, "in", &format!("{fh}, {fw}, C, F"));
-            w.tensor("Y", self.dtype, "out", &format!("IMAGES, {rows}, {cols}, F"));
+            w.tensor(
+                "Y",
+                self.dtype,
+                "out",
+                &format!("IMAGES, {rows}, {cols}, F"),
+            );
         } else {
             w.tensor("X", self.dtype, "in", "IMAGES, C, H, W");
             w.tensor("FILTER", self.dtype, "in", &format!("F, C, {fh}, {fw}"));
-            w.tensor("Y", self.dtype, "out", &format!("IMAGES, F, {rows}, {cols}"));
+            w.tensor(
+                "Y",
+                self.dtype,
+                "out",
+                &format!("IMAGES, F, {rows}, {cols}"),
+            );
         }
 
         let positions = product(&[fh, fw])?;
@@ -196,23 +214,37 @@ impl Conv {
         let lets = [
             ("position", "t / blocks".to_owned()),
             ("c", format!("t % blocks * {tc}")),
-            ("y", format!("i0 * {sh} - {ph} + position / {fw} * {dh}")),
-            ("x", format!("j0 * {sw} - {pw} + position % {fw} * {dw}")),
-            ("above", format!("max(0, ceil_div(-y, {sh}))")),
-            ("left", format!("max(0, ceil_div(-x, {sw}))")),
+            (
+                "y",
+                format!("i0{}{} + position / {fw}{}", times(sh), less(ph), times(dh)),
+            ),
+            (
+                "x",
+                format!("j0{}{} + position % {fw}{}", times(sw), less(pw), times(dw)),
+            ),
+            ("above", format!("max(0, {})", ceil_div("-y", sh))),
+            ("left", format!("max(0, {})", ceil_div("-x", sw))),
         ];
         let high = format!(
-            "max(0, min(min({th}, rows - i0), ceil_div(H - y, {sh})) - above)"
+            "max(0, min(min({th}, rows - i0), {}) - above)",
+            ceil_div("H - y", sh)
         );
-        let wide =
-            format!("max(0, min(min({tw}, cols - j0), ceil_div(W - x, {sw})) - left)");
+        let wide = format!(
+            "max(0, min(min({tw}, cols - j0), {}) - left)",
+            ceil_div("W - x", sw)
+        );
         let deep = format!("min({tc}, C - c)");
         let many = format!("min({tf}, F - f)");
-        let (y, x) = (format!("y + above * {sh}"), format!("x + left * {sw}"));
+        let (y, x) = (
+            format!("y + above{}", times(sh)),
+            format!("x + left{}", times(sw)),
+        );
         let (load_x, load_f) = if nhwc {
             (
                 format!(
-                    "X[((image * H + {y}) * W + {x}) * C + c] dims [{th}: {sh} * W * C valid {high}, {tw}: {sw} * C valid {wide}, {tc}: 1 valid {deep}]"
+                    "X[((image * H + {y}) * W + {x}) * C + c] dims [{th}: W * C{} valid {high}, {tw}: C{} valid {wide}, {tc}: 1 valid {deep}]",
+                    times(sh),
+                    times(sw)
                 ),
                 format!(
                     "FILTER[(position * C + c) * F + f] dims [{tc}: F valid {deep}, {tf}: 1 valid {many}]"
@@ -221,7 +253,8 @@ impl Conv {
         } else {
             (
                 format!(
-                    "X[((image * C + c) * H + {y}) * W + {x}] dims [{tc}: H * W valid {deep}, {th}: {sh} * W valid {high}, {tw}: {sw} valid {wide}]"
+                    "X[((image * C + c) * H + {y}) * W + {x}] dims [{tc}: H * W valid {deep}, {th}: W{} valid {high}, {tw}: {sw} valid {wide}]",
+                    times(sh)
                 ),
                 format!(
                     "FILTER[(f * C + c) * {positions} + position] dims [{tf}: C * {positions} valid {many}, {tc}: {positions} valid {deep}]"
@@ -248,11 +281,23 @@ impl Conv {
         };
 
         let sums = product(&[pixels, tf])?;
-        w.buffer("acc", if self.acc_in_registers { 0 } else { sums }, self.acc)?;
+        w.buffer(
+            "acc",
+            if self.acc_in_registers { 0 } else { sums },
+            self.acc,
+        )?;
         pipeline.declare(&mut w)?;
-        let on_acc = Work::Vector { elements: sums, bits: self.acc.bits(), ops: 1 };
+        let on_acc = Work::Vector {
+            elements: sums,
+            bits: self.acc.bits(),
+            ops: 1,
+        };
         w.tile("zero", Unit::Vector, on_acc)?;
-        let dot = Work::Dot { m: pixels, n: tf, k: tc };
+        let dot = Work::Dot {
+            m: pixels,
+            n: tf,
+            k: tc,
+        };
         Multiply::declare(&mut w, self.form, pixels, &[("dot", dot)])?;
         let cast = self.dtype != self.acc;
         if cast {
@@ -286,7 +331,10 @@ impl Conv {
         if cast {
             w.compute("cast", &["acc"], &["acc"]);
         }
-        let (high, wide) = (format!("min({th}, rows - i0)"), format!("min({tw}, cols - j0)"));
+        let (high, wide) = (
+            format!("min({th}, rows - i0)"),
+            format!("min({tw}, cols - j0)"),
+        );
         w.line(&if nhwc {
             format!(
                 "store Y[((image * rows + i0) * cols + j0) * F + f] dims [{th}: cols * F valid {high}, {tw}: F valid {wide}, {tf}: 1 valid {many}] reads [acc]"
@@ -297,5 +345,39 @@ impl Conv {
             )
         });
         w.finish("conv")
+    }
+}
+
+// Parts of expressions that leave out what does nothing.
+
+fn times(factor: u64) -> String {
+    if factor == 1 {
+        String::new()
+    } else {
+        format!(" * {factor}")
+    }
+}
+
+fn over(divisor: u64) -> String {
+    if divisor == 1 {
+        String::new()
+    } else {
+        format!(" / {divisor}")
+    }
+}
+
+fn less(by: u64) -> String {
+    if by == 0 {
+        String::new()
+    } else {
+        format!(" - {by}")
+    }
+}
+
+fn ceil_div(value: &str, by: u64) -> String {
+    if by == 1 {
+        format!("({value})")
+    } else {
+        format!("ceil_div({value}, {by})")
     }
 }

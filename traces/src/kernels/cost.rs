@@ -194,7 +194,10 @@ impl CostModel {
         }
         let given = self.table.iter().enumerate();
         let given = given.map(|(i, c)| (format!("cost.table[{i}]"), c));
-        let fixed = self.fixed.iter().map(|(n, c)| (format!("cost.fixed.{n}"), c));
+        let fixed = self
+            .fixed
+            .iter()
+            .map(|(n, c)| (format!("cost.fixed.{n}"), c));
         for (path, cost) in given.chain(fixed) {
             for (key, value) in [("cycles", cost.cycles), ("overlap", cost.overlap)] {
                 require(&format!("{path}.{key}"), value, 0, MAX_CYCLES - 1)?;
@@ -205,7 +208,7 @@ impl CostModel {
 
     /// The machine the formulas' costs hold for.
     pub fn measured_on(&self) -> Option<MeasuredOn> {
-        self.tied.then(|| MeasuredOn {
+        self.tied.then_some(MeasuredOn {
             lanes: Some(self.lanes),
             vector_bits: Some(self.vector_bits),
             array_rows: Some(self.array_rows),
@@ -241,12 +244,15 @@ impl CostModel {
     /// answer is 2^53 cycles or more.
     pub fn analytic(&self, work: Work) -> Result<Cost> {
         self.check()?;
-        let (cycles, overlap, formula) =
-            self.formula(work).ok_or_else(|| overflow("cost"))??;
+        let (cycles, overlap, formula) = self.formula(work).ok_or_else(|| overflow("cost"))??;
         if cycles >= MAX_CYCLES {
             return Err(overflow("cost"));
         }
-        Ok(Cost { cycles, overlap, source: CostSource::Analytic(formula) })
+        Ok(Cost {
+            cycles,
+            overlap,
+            source: CostSource::Analytic(formula),
+        })
     }
 
     /// Cycles, overlap and the formula's name; `None` when they leave 64 bits.
@@ -260,33 +266,50 @@ impl CostModel {
                 let of = format!("of {m} x {n} x {k} on {dims}");
                 match self.matmul {
                     MatmulFormula::ScaleSimWs => (
-                        weights.checked_mul((2 * r + c).checked_add(m)? - 2)?.checked_sub(1)?,
+                        weights
+                            .checked_mul((2 * r + c).checked_add(m)? - 2)?
+                            .checked_sub(1)?,
                         0,
-                        format!("SCALE-Sim 3 weight-stationary {of}: ceil(K/R) * ceil(N/C) * (2R + C + M - 2) - 1"),
+                        format!(
+                            "SCALE-Sim 3 weight-stationary {of}: ceil(K/R) * ceil(N/C) * (2R + C + M - 2) - 1"
+                        ),
                     ),
                     MatmulFormula::ScaleSimOs => (
-                        outputs.checked_mul((r + c).checked_add(k)? - 2)?.checked_sub(1)?,
+                        outputs
+                            .checked_mul((r + c).checked_add(k)? - 2)?
+                            .checked_sub(1)?,
                         0,
-                        format!("SCALE-Sim 3 output-stationary {of}: ceil(M/R) * ceil(N/C) * (R + C + K - 2) - 1"),
+                        format!(
+                            "SCALE-Sim 3 output-stationary {of}: ceil(M/R) * ceil(N/C) * (R + C + K - 2) - 1"
+                        ),
                     ),
                     MatmulFormula::StonneOs => (
                         outputs.checked_mul((r + c + 2).checked_add(k)?)?,
                         0,
-                        format!("STONNE Table III output-stationary {of}: ceil(M/R) * ceil(N/C) * (R + C + K + 2)"),
+                        format!(
+                            "STONNE Table III output-stationary {of}: ceil(M/R) * ceil(N/C) * (R + C + K + 2)"
+                        ),
                     ),
                     MatmulFormula::OnnximWs => {
                         let rows = m.max(4);
                         let between = weights.checked_sub(1)?.checked_mul(rows.max(r))?;
                         (
-                            between.checked_add(r)?.checked_add(r + c - 2)?.checked_add(rows)?,
+                            between
+                                .checked_add(r)?
+                                .checked_add(r + c - 2)?
+                                .checked_add(rows)?,
                             0,
-                            format!("ONNXim weight-stationary {of}: R + (ceil(K/R) * ceil(N/C) - 1) * max(R, rows) + R + C - 2 + rows, rows = max(M, 4)"),
+                            format!(
+                                "ONNXim weight-stationary {of}: R + (ceil(K/R) * ceil(N/C) - 1) * max(R, rows) + R + C - 2 + rows, rows = max(M, 4)"
+                            ),
                         )
                     }
                     MatmulFormula::PytorchsimWs => (
                         weights.checked_mul((4 * r.max(c) - 3).checked_add(m)?)?,
                         0,
-                        format!("PyTorchSim weight-stationary {of}, one after another: ceil(K/SA) * ceil(N/SA) * (2 SA - 1 + 2 SA - 2 + M)"),
+                        format!(
+                            "PyTorchSim weight-stationary {of}, one after another: ceil(K/SA) * ceil(N/SA) * (2 SA - 1 + 2 SA - 2 + M)"
+                        ),
                     ),
                     MatmulFormula::Peak => (
                         m.checked_mul(n)?.checked_mul(k)?.div_ceil(r * c),
@@ -296,12 +319,16 @@ impl CostModel {
                 }
             }
             Work::Preload => match self.matmul {
-                MatmulFormula::ScaleSimWs => {
-                    (r, 0, format!("SCALE-Sim 3 weight-stationary on {dims}: loading weights, R"))
-                }
-                MatmulFormula::OnnximWs => {
-                    (r, 0, format!("ONNXim weight-stationary on {dims}: a preload every R"))
-                }
+                MatmulFormula::ScaleSimWs => (
+                    r,
+                    0,
+                    format!("SCALE-Sim 3 weight-stationary on {dims}: loading weights, R"),
+                ),
+                MatmulFormula::OnnximWs => (
+                    r,
+                    0,
+                    format!("ONNXim weight-stationary on {dims}: a preload every R"),
+                ),
                 MatmulFormula::PytorchsimWs => (
                     2 * r.max(c) - 1,
                     0,
@@ -318,7 +345,9 @@ impl CostModel {
                 MatmulFormula::OnnximWs => (
                     (r + c - 2).checked_add(rows.max(4))?,
                     r + c - 2,
-                    format!("ONNXim weight-stationary on {dims}: {rows} rows, R + C - 2 + max(rows, 4)"),
+                    format!(
+                        "ONNXim weight-stationary on {dims}: {rows} rows, R + C - 2 + max(rows, 4)"
+                    ),
                 ),
                 MatmulFormula::PytorchsimWs => {
                     let side = r.max(c);
@@ -326,12 +355,18 @@ impl CostModel {
                     (
                         cycles,
                         cycles.checked_sub(side.min(rows))?,
-                        format!("PyTorchSim matmul on {dims}: {rows} rows, 2 SA - 2 + rows, a new one every min(SA, rows)"),
+                        format!(
+                            "PyTorchSim matmul on {dims}: {rows} rows, 2 SA - 2 + rows, a new one every min(SA, rows)"
+                        ),
                     )
                 }
                 _ => return Some(Err(no_preload())),
             },
-            Work::Vector { elements, bits, ops } => (
+            Work::Vector {
+                elements,
+                bits,
+                ops,
+            } => (
                 self.vectors(elements, bits)?.checked_mul(ops)?,
                 0,
                 format!(
@@ -340,7 +375,9 @@ impl CostModel {
                 ),
             ),
             Work::Reduce { elements, bits } => (
-                self.vectors(elements, bits)?.checked_add(1)?.checked_mul(7)?,
+                self.vectors(elements, bits)?
+                    .checked_add(1)?
+                    .checked_mul(7)?,
                 0,
                 format!(
                     "PyTorchSim reduction on {} lanes of {} bits: 7 * (1 + n), n = ceil(elements / throughput), {elements} of {bits} bits",

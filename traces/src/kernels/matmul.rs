@@ -125,7 +125,11 @@ impl Matmul {
     }
 
     fn out(&self) -> ElementType {
-        self.out.unwrap_or(if self.split_k > 1 { self.acc } else { self.dtype })
+        self.out.unwrap_or(if self.split_k > 1 {
+            self.acc
+        } else {
+            self.dtype
+        })
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -147,10 +151,7 @@ impl Matmul {
     }
 
     pub(super) fn launch(&self) -> Result<Grid> {
-        let tiles = grid_product(&[
-            self.m.div_ceil(self.tile[0]),
-            self.n.div_ceil(self.tile[1]),
-        ])?;
+        let tiles = grid_product(&[self.m.div_ceil(self.tile[0]), self.n.div_ceil(self.tile[1])])?;
         let mut grid = vec![tiles];
         let mut params = vec![("M", self.m), ("N", self.n), ("K", self.k)];
         if let Some(batch) = self.batch {
@@ -183,26 +184,45 @@ impl Matmul {
         let b_extents = if self.trans_b { "N, K" } else { "K, N" };
         w.tensor("A", self.dtype, "in", &format!("{batch}{a_extents}"));
         w.tensor("B", self.dtype, "in", &format!("{b_batch}{b_extents}"));
-        let parts = if split > 1 { format!("{split}, ") } else { String::new() };
+        let parts = if split > 1 {
+            format!("{split}, ")
+        } else {
+            String::new()
+        };
         w.tensor("C", self.out(), "out", &format!("{parts}{batch}M, N"));
 
         // Loads of step t. Element (row, column) of an operand that lies as [rows, columns].
-        let a_base = if self.batch.is_some() { "p1 * M * K + " } else { "" };
-        let b_base =
-            if self.batch.is_some() && !self.shared_b { "p1 * K * N + " } else { "" };
+        let a_base = if self.batch.is_some() {
+            "p1 * M * K + "
+        } else {
+            ""
+        };
+        let b_base = if self.batch.is_some() && !self.shared_b {
+            "p1 * K * N + "
+        } else {
+            ""
+        };
         let m_valid = format!("min({bm}, M - m)");
         let n_valid = format!("min({bn}, N - n)");
         let t = if split > 1 { "(first_step + t)" } else { "t" };
         let k_valid = format!("min({bk}, K - {t} * {bk})");
         let load_a = if self.trans_a {
-            format!("A[{a_base}{t} * {bk} * M + m] dims [{bk}: M valid {k_valid}, {bm}: 1 valid {m_valid}]")
+            format!(
+                "A[{a_base}{t} * {bk} * M + m] dims [{bk}: M valid {k_valid}, {bm}: 1 valid {m_valid}]"
+            )
         } else {
-            format!("A[{a_base}m * K + {t} * {bk}] dims [{bm}: K valid {m_valid}, {bk}: 1 valid {k_valid}]")
+            format!(
+                "A[{a_base}m * K + {t} * {bk}] dims [{bm}: K valid {m_valid}, {bk}: 1 valid {k_valid}]"
+            )
         };
         let load_b = if self.trans_b {
-            format!("B[{b_base}n * K + {t} * {bk}] dims [{bn}: K valid {n_valid}, {bk}: 1 valid {k_valid}]")
+            format!(
+                "B[{b_base}n * K + {t} * {bk}] dims [{bn}: K valid {n_valid}, {bk}: 1 valid {k_valid}]"
+            )
         } else {
-            format!("B[{b_base}{t} * {bk} * N + n] dims [{bk}: N valid {k_valid}, {bn}: 1 valid {n_valid}]")
+            format!(
+                "B[{b_base}{t} * {bk} * N + n] dims [{bk}: N valid {k_valid}, {bn}: 1 valid {n_valid}]"
+            )
         };
         let streams = [
             Stream {
@@ -225,7 +245,12 @@ impl Matmul {
             1 => all,
             _ => format!("max(0, min(part, {all} - first_step))"),
         };
-        let pipeline = Pipeline { steps, stages: self.stages, streams: &streams, lets: &[] };
+        let pipeline = Pipeline {
+            steps,
+            stages: self.stages,
+            streams: &streams,
+            lets: &[],
+        };
 
         let sums = product(&[bm, bn])?;
         if self.acc_in_registers {
@@ -234,9 +259,25 @@ impl Matmul {
             w.buffer("acc", sums, self.acc)?;
         }
         pipeline.declare(&mut w)?;
-        let on_acc = |ops| Work::Vector { elements: sums, bits: self.acc.bits(), ops };
+        let on_acc = |ops| Work::Vector {
+            elements: sums,
+            bits: self.acc.bits(),
+            ops,
+        };
         w.tile("zero", Unit::Vector, on_acc(1))?;
-        Multiply::declare(&mut w, self.form, bm, &[("dot", Work::Dot { m: bm, n: bn, k: bk })])?;
+        Multiply::declare(
+            &mut w,
+            self.form,
+            bm,
+            &[(
+                "dot",
+                Work::Dot {
+                    m: bm,
+                    n: bn,
+                    k: bk,
+                },
+            )],
+        )?;
         let cast = self.out() != self.acc;
         if cast {
             w.tile("cast", Unit::Vector, on_acc(1))?;
@@ -275,7 +316,11 @@ impl Matmul {
         w.line(&format!(
             "store C[{base}m * N + n] dims [{bm}: N valid {m_valid}, {bn}: 1 valid {n_valid}] reads [acc]"
         ));
-        w.finish(if self.batch.is_some() { "batched_matmul" } else { "matmul" })
+        w.finish(if self.batch.is_some() {
+            "batched_matmul"
+        } else {
+            "matmul"
+        })
     }
 
     /// One K step: wait, and multiply.
@@ -285,7 +330,11 @@ impl Matmul {
         step: &Step<'_>,
         cost: &CostModel,
     ) -> Result<()> {
-        let k0 = if self.split_k > 1 { "(first_step + k)" } else { "k" };
+        let k0 = if self.split_k > 1 {
+            "(first_step + k)"
+        } else {
+            "k"
+        };
         let [_, bn, bk] = self.tile;
         step.wait(w, 0)?;
         let free: Vec<String> = step.free("a").into_iter().chain(step.free("b")).collect();
@@ -296,7 +345,10 @@ impl Matmul {
             b: &step.buffer("b"),
             writes: &writes,
             dot: "dot",
-            valid: [&format!("min({bk}, K - {k0} * {bk})"), &format!("min({bn}, N - n)")],
+            valid: [
+                &format!("min({bk}, K - {k0} * {bk})"),
+                &format!("min({bn}, N - n)"),
+            ],
         };
         multiply.write(w, self.form, cost)
     }
@@ -339,12 +391,7 @@ impl Multiply<'_> {
 
     /// Declares the tiles of products of `rows` rows: for each of `dots` its name and its work, or
     /// `push` and `stream`.
-    pub fn declare(
-        w: &mut Writer<'_>,
-        form: Form,
-        rows: u64,
-        dots: &[(&str, Work)],
-    ) -> Result<()> {
+    pub fn declare(w: &mut Writer<'_>, form: Form, rows: u64, dots: &[(&str, Work)]) -> Result<()> {
         match form {
             Form::Dot => dots
                 .iter()

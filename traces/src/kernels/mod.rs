@@ -147,7 +147,10 @@ pub fn launch(spec: &KernelSpec) -> Result<LaunchArgs> {
         Kernel::Elementwise(k) => k.launch(),
         Kernel::Reduction(k) => k.launch(),
     }?;
-    let mut args = LaunchArgs { grid, ..LaunchArgs::default() };
+    let mut args = LaunchArgs {
+        grid,
+        ..LaunchArgs::default()
+    };
     for (name, value) in params {
         let value = i64::try_from(value).map_err(|_| overflow("kernel"))?;
         args.params.insert(name.to_owned(), value);
@@ -174,7 +177,11 @@ fn require(path: &str, value: u64, least: u64, most: u64) -> Result<()> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(bad(path, format!("a value of {value}"), &format!("use {least} to {most}")))
+    Err(bad(
+        path,
+        format!("a value of {value}"),
+        &format!("use {least} to {most}"),
+    ))
 }
 
 fn check_sizes(at: &str, sizes: &[(&str, u64)]) -> Result<()> {
@@ -190,7 +197,12 @@ fn check_tile(at: &str, name: &str, tile: &[u64]) -> Result<()> {
 }
 
 fn check_stages(at: &str, stages: u32) -> Result<()> {
-    require(&format!("{at}.stages"), u64::from(stages), 0, u64::from(MAX_STAGES))
+    require(
+        &format!("{at}.stages"),
+        u64::from(stages),
+        0,
+        u64::from(MAX_STAGES),
+    )
 }
 
 /// A product of sizes of the trace.
@@ -203,12 +215,15 @@ fn product(sizes: &[u64]) -> Result<u64> {
 
 /// A product of sizes of the grid.
 fn grid_product(sizes: &[u64]) -> Result<u64> {
-    sizes.iter().try_fold(1u64, |all, size| all.checked_mul(*size)).ok_or_else(|| {
-        TraceError::new(
-            ErrorCode::GridOverflow,
-            "launch.grid",
-            "more work-items than 64 bits count",
-        )
-        .with_hint("use larger tiles")
-    })
+    sizes
+        .iter()
+        .try_fold(1u64, |all, size| all.checked_mul(*size))
+        .ok_or_else(|| {
+            TraceError::new(
+                ErrorCode::GridOverflow,
+                "launch.grid",
+                "more work-items than 64 bits count",
+            )
+            .with_hint("use larger tiles")
+        })
 }

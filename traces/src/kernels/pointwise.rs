@@ -47,12 +47,20 @@ impl Elementwise {
         let at = "kernel.elementwise";
         check_sizes(at, &[("n", self.n)])?;
         require(&format!("{at}.block"), self.block, 1, 1 << 32)?;
-        require(&format!("{at}.inputs"), u64::from(self.inputs), 0, u64::from(MAX_INPUTS))?;
+        require(
+            &format!("{at}.inputs"),
+            u64::from(self.inputs),
+            0,
+            u64::from(MAX_INPUTS),
+        )?;
         require(&format!("{at}.ops"), self.ops, 0, 1 << 20)
     }
 
     pub(super) fn launch(&self) -> Result<Grid> {
-        Ok(Grid { grid: vec![self.n.div_ceil(self.block)], params: vec![("N", self.n)] })
+        Ok(Grid {
+            grid: vec![self.n.div_ceil(self.block)],
+            params: vec![("N", self.n)],
+        })
     }
 
     pub(super) fn generate(&self, cost: &CostModel) -> Result<Trace> {
@@ -67,15 +75,24 @@ impl Elementwise {
         for name in inputs.iter().map(String::as_str).chain(["y"]) {
             w.buffer(name, block, self.dtype)?;
         }
-        let work = Work::Vector { elements: block, bits: self.dtype.bits(), ops: self.ops };
+        let work = Work::Vector {
+            elements: block,
+            bits: self.dtype.bits(),
+            ops: self.ops,
+        };
         w.tile("apply", Unit::Vector, work)?;
         w.set("first", &format!("p0 * {block}"));
         let dims = format!("dims [{block}: 1 valid min({block}, N - first)]");
         for name in &inputs {
-            w.line(&format!("load {name}[first] {dims} async 0 writes [{name}]"));
+            w.line(&format!(
+                "load {name}[first] {dims} async 0 writes [{name}]"
+            ));
         }
         if self.inputs > 0 {
-            w.line(&format!("wait 0 for {}", product(&[block, u64::from(self.inputs)])?));
+            w.line(&format!(
+                "wait 0 for {}",
+                product(&[block, u64::from(self.inputs)])?
+            ));
         }
         let reads: Vec<&str> = inputs.iter().map(String::as_str).collect();
         w.compute("apply", &reads, &["y"]);
@@ -127,9 +144,15 @@ impl Reduction {
 
     pub(super) fn launch(&self) -> Result<Grid> {
         let [br, bc] = self.tile;
-        let items =
-            if self.axis == 1 { self.rows.div_ceil(br) } else { self.cols.div_ceil(bc) };
-        Ok(Grid { grid: vec![items], params: vec![("ROWS", self.rows), ("COLS", self.cols)] })
+        let items = if self.axis == 1 {
+            self.rows.div_ceil(br)
+        } else {
+            self.cols.div_ceil(bc)
+        };
+        Ok(Grid {
+            grid: vec![items],
+            params: vec![("ROWS", self.rows), ("COLS", self.cols)],
+        })
     }
 
     pub(super) fn generate(&self, cost: &CostModel) -> Result<Trace> {
@@ -158,20 +181,42 @@ impl Reduction {
                 "X[t * {br} * COLS + kept] dims [{br}: COLS valid min({br}, ROWS - t * {br}), {bc}: 1 valid min({bc}, COLS - kept)]"
             )
         };
-        let streams =
-            [Stream { name: "x", elements, element: self.dtype, load: &load, group: 0 }];
-        let pipeline = Pipeline { steps, stages: self.stages, streams: &streams, lets: &[] };
+        let streams = [Stream {
+            name: "x",
+            elements,
+            element: self.dtype,
+            load: &load,
+            group: 0,
+        }];
+        let pipeline = Pipeline {
+            steps,
+            stages: self.stages,
+            streams: &streams,
+            lets: &[],
+        };
         pipeline.declare(&mut w)?;
         let bits = self.dtype.bits();
         w.tile(
             "init",
             Unit::Vector,
-            Work::Vector { elements: keep, bits: out.bits(), ops: 1 },
+            Work::Vector {
+                elements: keep,
+                bits: out.bits(),
+                ops: 1,
+            },
         )?;
         if across {
             w.tile("add", Unit::CrossLane, Work::Reduce { elements, bits })?;
         } else {
-            w.tile("add", Unit::Vector, Work::Vector { elements, bits, ops: 1 })?;
+            w.tile(
+                "add",
+                Unit::Vector,
+                Work::Vector {
+                    elements,
+                    bits,
+                    ops: 1,
+                },
+            )?;
         }
         w.set("kept", &format!("p0 * {keep}"));
         w.compute("init", &[], &["sum"]);

@@ -98,8 +98,15 @@ impl Softmax {
         w.tensor("Y", self.dtype, "out", "ROWS, COLS");
         let [br, bc] = self.tile;
         let elements = product(&[br, bc])?;
-        let vector = |ops| Work::Vector { elements, bits: COMPUTE.bits(), ops };
-        let reduce = Work::Reduce { elements, bits: COMPUTE.bits() };
+        let vector = |ops| Work::Vector {
+            elements,
+            bits: COMPUTE.bits(),
+            ops,
+        };
+        let reduce = Work::Reduce {
+            elements,
+            bits: COMPUTE.bits(),
+        };
         if !self.online {
             return self.resident(w, elements, vector, reduce);
         }
@@ -110,12 +117,25 @@ impl Softmax {
         let first = [stream("x", elements, self.dtype, &load)];
         let again = [stream("z", elements, self.dtype, &load)];
         let steps = format!("ceil_div(COLS, {bc})");
-        let first =
-            Pipeline { steps: steps.clone(), stages: self.stages, streams: &first, lets: &[] };
-        let again = Pipeline { steps, stages: self.stages, streams: &again, lets: &[] };
+        let first = Pipeline {
+            steps: steps.clone(),
+            stages: self.stages,
+            streams: &first,
+            lets: &[],
+        };
+        let again = Pipeline {
+            steps,
+            stages: self.stages,
+            streams: &again,
+            lets: &[],
+        };
         first.declare(&mut w)?;
         again.declare(&mut w)?;
-        let per_row = |ops| Work::Vector { elements: br * 2, bits: COMPUTE.bits(), ops };
+        let per_row = |ops| Work::Vector {
+            elements: br * 2,
+            bits: COMPUTE.bits(),
+            ops,
+        };
         w.tile("init", Unit::Vector, per_row(1))?;
         w.tile("max", Unit::CrossLane, reduce)?;
         w.tile("exp", Unit::Vector, vector(2))?;
@@ -190,8 +210,15 @@ impl LayerNorm {
         w.tensor("Y", self.dtype, "out", "ROWS, COLS");
         let [br, bc] = self.tile;
         let elements = product(&[br, bc])?;
-        let vector = |ops| Work::Vector { elements, bits: COMPUTE.bits(), ops };
-        let reduce = Work::Reduce { elements, bits: COMPUTE.bits() };
+        let vector = |ops| Work::Vector {
+            elements,
+            bits: COMPUTE.bits(),
+            ops,
+        };
+        let reduce = Work::Reduce {
+            elements,
+            bits: COMPUTE.bits(),
+        };
         w.buffer("stats", product(&[br, 2])?, COMPUTE)?;
         if !self.online {
             w.buffer("x", elements, self.dtype)?;
@@ -204,8 +231,12 @@ impl LayerNorm {
             w.set("r", &format!("p0 * {br}"));
             let whole = whole(br, bc);
             w.line(&format!("load X{whole} async 0 writes [x]"));
-            w.line(&format!("load W[0] dims [{bc}: 1 valid COLS] async 1 writes [w]"));
-            w.line(&format!("load B[0] dims [{bc}: 1 valid COLS] async 1 writes [b]"));
+            w.line(&format!(
+                "load W[0] dims [{bc}: 1 valid COLS] async 1 writes [w]"
+            ));
+            w.line(&format!(
+                "load B[0] dims [{bc}: 1 valid COLS] async 1 writes [b]"
+            ));
             w.line(&format!("wait 0 for {elements}"));
             w.compute("mean", &["x"], &["stats"]);
             w.compute("square", &["x", "stats"], &["stats"]);
@@ -228,12 +259,25 @@ impl LayerNorm {
             stream("b", bc, self.dtype, &load_b),
         ];
         let steps = format!("ceil_div(COLS, {bc})");
-        let first =
-            Pipeline { steps: steps.clone(), stages: self.stages, streams: &first, lets: &[] };
-        let again = Pipeline { steps, stages: self.stages, streams: &again, lets: &[] };
+        let first = Pipeline {
+            steps: steps.clone(),
+            stages: self.stages,
+            streams: &first,
+            lets: &[],
+        };
+        let again = Pipeline {
+            steps,
+            stages: self.stages,
+            streams: &again,
+            lets: &[],
+        };
         first.declare(&mut w)?;
         again.declare(&mut w)?;
-        let per_row = Work::Vector { elements: br * 2, bits: COMPUTE.bits(), ops: 1 };
+        let per_row = Work::Vector {
+            elements: br * 2,
+            bits: COMPUTE.bits(),
+            ops: 1,
+        };
         w.tile("init", Unit::Vector, per_row)?;
         w.tile("square", Unit::Vector, vector(2))?;
         w.tile("sum", Unit::CrossLane, reduce)?;
@@ -271,13 +315,14 @@ impl LayerNorm {
     }
 }
 
-fn stream<'s>(
-    name: &'s str,
-    elements: u64,
-    element: ElementType,
-    load: &'s str,
-) -> Stream<'s> {
-    Stream { name, elements, element, load, group: 0 }
+fn stream<'s>(name: &'s str, elements: u64, element: ElementType, load: &'s str) -> Stream<'s> {
+    Stream {
+        name,
+        elements,
+        element,
+        load,
+        group: 0,
+    }
 }
 
 /// Offset and dims of piece number `t` of rows from `r` on.
@@ -289,7 +334,5 @@ fn piece(br: u64, bc: u64, t: &str) -> String {
 
 /// Offset and dims of whole rows from `r` on.
 fn whole(br: u64, bc: u64) -> String {
-    format!(
-        "[r * COLS] dims [{br}: COLS valid min({br}, ROWS - r), {bc}: 1 valid COLS]"
-    )
+    format!("[r * COLS] dims [{br}: COLS valid min({br}, ROWS - r), {bc}: 1 valid COLS]")
 }

@@ -94,8 +94,15 @@ pub fn matmul(
             group: config.group.unwrap_or(base.group),
             ..base.clone()
         });
-        let spec = KernelSpec { kernel, cost: cost.clone() };
-        Candidate { key: config.key(), config: *config, spec: spec.check().map(|()| spec) }
+        let spec = KernelSpec {
+            kernel,
+            cost: cost.clone(),
+        };
+        Candidate {
+            key: config.key(),
+            config: *config,
+            spec: spec.check().map(|()| spec),
+        }
     };
     configs.iter().map(one).collect()
 }
@@ -132,7 +139,11 @@ pub fn read_json(text: &str, list: Option<&str>) -> Result<Vec<TileConfig>> {
     }
     let path = list.unwrap_or_default();
     let Some(entries) = at.as_array() else {
-        return Err(bad(path, "not a list", "give a list of configurations, or name the one to read"));
+        return Err(bad(
+            path,
+            "not a list",
+            "give a list of configurations, or name the one to read",
+        ));
     };
     check_count(path, entries.len())?;
     let read = |(i, entry): (usize, &Value)| {
@@ -157,14 +168,19 @@ const KEYS: &[(&str, &[&str])] = &[
 fn config(path: &str, object: &Map<String, Value>) -> Result<TileConfig> {
     let mut values: [Option<u64>; 6] = [None; 6];
     let nested = object.get("kwargs").and_then(Value::as_object);
-    let nested = nested.into_iter().flatten().map(|(k, v)| (format!("{path}.kwargs.{k}"), k, v));
+    let nested = nested
+        .into_iter()
+        .flatten()
+        .map(|(k, v)| (format!("{path}.kwargs.{k}"), k, v));
     let own = object.iter().map(|(k, v)| (format!("{path}.{k}"), k, v));
     for (path, key, value) in own.chain(nested) {
         if value.is_null() || (key == "kwargs" && value.is_object()) {
             continue;
         }
         let plain = key.to_ascii_lowercase();
-        let known = KEYS.iter().position(|(_, names)| names.contains(&plain.as_str()));
+        let known = KEYS
+            .iter()
+            .position(|(_, names)| names.contains(&plain.as_str()));
         let Some(slot) = known.and_then(|at| values.get_mut(at)) else {
             let error = TraceError::new(ErrorCode::UnknownKey, path, "no such option of a matmul");
             let names = KEYS.iter().flat_map(|(_, names)| names.iter().copied());
@@ -174,30 +190,50 @@ fn config(path: &str, object: &Map<String, Value>) -> Result<TileConfig> {
             });
         };
         let Some(number) = value.as_u64() else {
-            return Err(bad(&path, "not a whole number", "write a number of 0 or more"));
+            return Err(bad(
+                &path,
+                "not a whole number",
+                "write a number of 0 or more",
+            ));
         };
         if slot.replace(number).is_some() {
-            return Err(bad(&path, "given twice under several spellings", "give it once"));
+            return Err(bad(
+                &path,
+                "given twice under several spellings",
+                "give it once",
+            ));
         }
     }
     let [m, n, k, stages, warps, group] = values;
     let need = |value: Option<u64>, name: &str| {
         value.ok_or_else(|| {
-            TraceError::new(ErrorCode::MissingKey, format!("{path}.{name}"), "no tile size")
-                .with_hint("a configuration has block_m, block_n and block_k")
+            TraceError::new(
+                ErrorCode::MissingKey,
+                format!("{path}.{name}"),
+                "no tile size",
+            )
+            .with_hint("a configuration has block_m, block_n and block_k")
         })
     };
     let narrow = |value: Option<u64>, name: &str| {
         value
             .map(|v| {
                 u32::try_from(v).map_err(|_| {
-                    bad(&format!("{path}.{name}"), format!("a value of {v}"), "use a smaller one")
+                    bad(
+                        &format!("{path}.{name}"),
+                        format!("a value of {v}"),
+                        "use a smaller one",
+                    )
                 })
             })
             .transpose()
     };
     Ok(TileConfig {
-        tile: [need(m, "block_m")?, need(n, "block_n")?, need(k, "block_k")?],
+        tile: [
+            need(m, "block_m")?,
+            need(n, "block_n")?,
+            need(k, "block_k")?,
+        ],
         stages: narrow(stages, "num_stages")?,
         warps: narrow(warps, "num_warps")?,
         group,
@@ -227,9 +263,16 @@ pub fn read_tiles(text: &str) -> Result<Vec<TileConfig>> {
             })
             .collect();
         let Some([m, n, k]) = sizes.as_deref() else {
-            return Err(bad(&path, "not three tile sizes", "write M, N and K, such as 128 128 64"));
+            return Err(bad(
+                &path,
+                "not three tile sizes",
+                "write M, N and K, such as 128 128 64",
+            ));
         };
-        configs.push(TileConfig { tile: [*m, *n, *k], ..TileConfig::default() });
+        configs.push(TileConfig {
+            tile: [*m, *n, *k],
+            ..TileConfig::default()
+        });
         check_count(&path, configs.len())?;
     }
     Ok(configs)
@@ -239,14 +282,20 @@ fn check_bytes(text: &str) -> Result<()> {
     if text.len() <= MAX_BYTES {
         return Ok(());
     }
-    Err(TraceError::new(ErrorCode::TooLarge, "", format!("a list of {} bytes", text.len()))
-        .with_hint(format!("use at most {MAX_BYTES}")))
+    Err(TraceError::new(
+        ErrorCode::TooLarge,
+        "",
+        format!("a list of {} bytes", text.len()),
+    )
+    .with_hint(format!("use at most {MAX_BYTES}")))
 }
 
 fn check_count(path: &str, count: usize) -> Result<()> {
     if count <= MAX_CONFIGS {
         return Ok(());
     }
-    Err(TraceError::new(ErrorCode::TooLarge, path, format!("{count} configurations"))
-        .with_hint(format!("use at most {MAX_CONFIGS}")))
+    Err(
+        TraceError::new(ErrorCode::TooLarge, path, format!("{count} configurations"))
+            .with_hint(format!("use at most {MAX_CONFIGS}")),
+    )
 }

@@ -1,8 +1,7 @@
 //! Writes a kernel in the trace language.
 //!
 //! Kernels are written as text and read by the parser of the text form: a generator then looks like
-//! what it generates. Only numbers and names fixed in this crate enter the text; what a caller named
-//! goes into the header afterwards.
+//! what it generates. Only numbers, and names fixed in this crate, enter the text.
 
 use std::fmt::Write as _;
 
@@ -48,7 +47,10 @@ impl<'a> Writer<'a> {
     /// A tensor argument; `extents` is a list of expressions.
     pub fn tensor(&mut self, name: &str, element: ElementType, role: &str, extents: &str) {
         let bits = element.bits();
-        let _ = writeln!(self.declarations, "tensor {name}: {bits} bit {role} [{extents}]");
+        let _ = writeln!(
+            self.declarations,
+            "tensor {name}: {bits} bit {role} [{extents}]"
+        );
     }
 
     /// A buffer of so many elements.
@@ -86,11 +88,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A statement with a block.
-    pub fn block(
-        &mut self,
-        head: &str,
-        inner: impl FnOnce(&mut Self) -> Result<()>,
-    ) -> Result<()> {
+    pub fn block(&mut self, head: &str, inner: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.line(&format!("{head} {{"));
         self.depth += 1;
         let result = inner(self);
@@ -101,7 +99,11 @@ impl<'a> Writer<'a> {
 
     /// A run of a tile, on the unit it was declared for.
     pub fn compute(&mut self, tile: &str, reads: &[&str], writes: &[&str]) {
-        let unit = self.tiles.iter().find(|t| t.0 == tile).map_or(Unit::Vector, |t| t.1);
+        let unit = self
+            .tiles
+            .iter()
+            .find(|t| t.0 == tile)
+            .map_or(Unit::Vector, |t| t.1);
         let mut text = format!("compute {tile} {}", unit_word(unit));
         for (word, names) in [("reads", reads), ("writes", writes)] {
             if !names.is_empty() {
@@ -137,12 +139,13 @@ impl<'a> Writer<'a> {
         for (tile, (_, _, cost)) in trace.tiles.iter_mut().zip(&self.tiles) {
             tile.source = cost.source.clone();
         }
-        let analytic = |t: &(String, Unit, Cost)| matches!(t.2.source, CostSource::Analytic(_));
+        // Costs that somebody declared hold wherever they like.
+        let of_machine = |t: &(String, Unit, Cost)| t.2.source != CostSource::Declared;
         trace.header = Header {
             kernel: kernel.to_owned(),
             producer: "tilesim kernel library".into(),
             producer_version: env!("CARGO_PKG_VERSION").into(),
-            measured_on: if self.tiles.iter().any(analytic) {
+            measured_on: if self.tiles.iter().any(of_machine) {
                 self.cost.measured_on()
             } else {
                 None
@@ -193,7 +196,11 @@ pub(super) struct Step<'s> {
 impl Step<'_> {
     /// The buffer that holds an operand in this step.
     pub fn buffer(&self, name: &str) -> String {
-        if self.stages <= 1 { name.to_owned() } else { format!("{name}_{}", self.slot) }
+        if self.stages <= 1 {
+            name.to_owned()
+        } else {
+            format!("{name}_{}", self.slot)
+        }
     }
 
     /// What an op must write to say that it was the last to read the operand; nothing when buffers
@@ -206,7 +213,9 @@ impl Step<'_> {
     pub fn wait(&self, w: &mut Writer<'_>, group: u32) -> Result<()> {
         let mut sum: u64 = 0;
         for s in self.streams.iter().filter(|s| s.group == group) {
-            sum = sum.checked_add(s.elements).ok_or_else(|| overflow("kernel"))?;
+            sum = sum
+                .checked_add(s.elements)
+                .ok_or_else(|| overflow("kernel"))?;
         }
         w.line(&format!("wait {} for {sum}", self.semaphore(group)));
         Ok(())
@@ -246,7 +255,11 @@ impl Pipeline<'_> {
     }
 
     fn step(&self, slot: u32) -> Step<'_> {
-        Step { slot, stages: self.stages, streams: self.streams }
+        Step {
+            slot,
+            stages: self.stages,
+            streams: self.streams,
+        }
     }
 
     /// The loads of step `t` into a slot.
