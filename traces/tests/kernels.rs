@@ -340,6 +340,10 @@ fn example(kind: &str) -> KernelSpec {
         "reduction" => "rows=10 cols=100 tile=4x32",
         other => panic!("{other}"),
     };
+    parsed(kind, text)
+}
+
+fn parsed(kind: &str, text: &str) -> KernelSpec {
     let options = text
         .split(' ')
         .map(|o| o.split_once('=').unwrap())
@@ -589,5 +593,58 @@ fn most_stages_fit_the_format() {
         let moved = expand(&s);
         all(&moved["C"], 1);
         all(&moved["A"], 2);
+    }
+}
+
+/// Where tiles divide the sizes, every work-item has the same shape, and the binder can tell: such
+/// launches share one dependency graph.
+#[test]
+fn even_tiles_are_uniform() {
+    for (kind, text) in [
+        (
+            "matmul",
+            "m=4096 n=4096 k=4096 tile=128x128x64 stages=4 group=8",
+        ),
+        ("matmul", "m=4096 n=4096 k=4096 tile=128x128x64 stages=4"),
+        (
+            "matmul",
+            "m=512 n=384 k=1024 tile=128x128x64 stages=0 form=systolic split_k=2",
+        ),
+        (
+            "matmul",
+            "m=512 n=384 k=1024 tile=128x128x64 trans_a=true trans_b=true",
+        ),
+        (
+            "batched_matmul",
+            "batch=3 m=512 n=384 k=1024 tile=128x128x64 group=2 split_k=4",
+        ),
+        (
+            "conv",
+            "images=2 height=16 width=16 channels=32 filters=64 kernel=1x1 tile=4x16x32x16",
+        ),
+        (
+            "conv",
+            "images=2 height=18 width=18 channels=32 filters=64 kernel=3x3 tile=4x8x32x16",
+        ),
+        ("softmax", "rows=64 cols=1024 tile=8x256 online=true"),
+        ("softmax", "rows=64 cols=1024 tile=8x1024"),
+        ("layer_norm", "rows=64 cols=1024 tile=8x256 online=true"),
+        ("layer_norm", "rows=64 cols=1000 tile=8x1024"),
+        (
+            "attention",
+            "heads=4 queries=512 keys=512 head_dim=64 tile=128x64",
+        ),
+        ("elementwise", "n=65536 block=1024"),
+        ("reduction", "rows=64 cols=1024 tile=8x256"),
+        ("reduction", "rows=1024 cols=64 axis=0 tile=256x8"),
+    ] {
+        let s = parsed(kind, text);
+        let trace = ValidTrace::try_from(generate(&s).unwrap()).unwrap();
+        let bound = Bound::new(&trace, &launch(&s).unwrap(), &Limits::default()).unwrap();
+        assert!(
+            bound.control_is_uniform(),
+            "{kind} {text}\n{}",
+            to_text(&trace)
+        );
     }
 }

@@ -313,6 +313,12 @@ pub const COST_ARGS: &[Arg] = &[
         "",
         "rows and columns of a systolic array; default the machine's",
     ),
+    may(
+        "arrays",
+        Whole,
+        "",
+        "systolic arrays that share one dot; default as the caller's model says",
+    ),
     may("lanes", Whole, "", "vector lanes; default the machine's"),
     may(
         "vector_bits",
@@ -448,6 +454,7 @@ fn set_cost(cost: &mut CostModel, path: &str, arg: &Arg, text: &str) -> Result<(
                 (cost.array_rows, cost.array_cols) = (narrow(*rows)?, narrow(*cols)?);
             }
         }
+        ("arrays", _) => cost.arrays = narrow(whole(path, text)?)?,
         ("lanes", _) => cost.lanes = narrow(whole(path, text)?)?,
         ("vector_bits", _) => cost.vector_bits = narrow(whole(path, text)?)?,
         (_, Costs) => {

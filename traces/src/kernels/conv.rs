@@ -209,19 +209,22 @@ impl Conv {
         }
 
         let positions = product(&[fh, fw])?;
+        // Loads run ahead of the loop's bound: the row is clamped so that the binder sees its range.
+        let down = match fh {
+            1 => String::new(),
+            _ => format!(" + min(position / {fw}, {}){}", fh - 1, times(dh)),
+        };
+        let across = match fw {
+            1 => String::new(),
+            _ => format!(" + position % {fw}{}", times(dw)),
+        };
         // Pixel (y, x) is where the filter's position meets the tile's first result; results i from
         // `above` on, and j from `left` on, meet pixels that exist.
         let lets = [
             ("position", "t / blocks".to_owned()),
             ("c", format!("t % blocks * {tc}")),
-            (
-                "y",
-                format!("i0{}{} + position / {fw}{}", times(sh), less(ph), times(dh)),
-            ),
-            (
-                "x",
-                format!("j0{}{} + position % {fw}{}", times(sw), less(pw), times(dw)),
-            ),
+            ("y", format!("i0{}{}{down}", times(sh), less(ph))),
+            ("x", format!("j0{}{}{across}", times(sw), less(pw))),
             ("above", format!("max(0, {})", ceil_div("-y", sh))),
             ("left", format!("max(0, {})", ceil_div("-x", sw))),
         ];

@@ -32,7 +32,7 @@ pub enum MatmulFormula {
     /// `R + C - 2 + max(rows, 4)` to use, of which `R + C - 2` overlap the tile before.
     OnnximWs,
     /// PyTorchSim's analytic table, weight-stationary array of SA x SA (SA the larger side): preload `2 SA - 1`, use
-    /// `2 SA - 2 + rows`, a new one every `min(SA, rows)`.
+    /// `2 SA - 2 + rows`, a new one every `min(SA, rows)`; more than SA rows go as several.
     PytorchsimWs,
     /// A unit that is never idle: `ceil(M * N * K / (R * C))`, R x C multiply-adds a cycle.
     Peak,
@@ -81,6 +81,9 @@ pub struct CostModel {
     pub array_rows: u32,
     /// Its columns. Default 128.
     pub array_cols: u32,
+    /// Systolic arrays that share one `dot`; a `systolic` product goes to arrays piece by piece and
+    /// does not depend on it. Default 1.
+    pub arrays: u32,
     /// Vector lanes. Default 128.
     pub lanes: u32,
     /// Bits that one lane works on in a cycle. Default 256.
@@ -101,6 +104,7 @@ impl Default for CostModel {
         CostModel {
             array_rows: 128,
             array_cols: 128,
+            arrays: 1,
             lanes: 128,
             vector_bits: 256,
             matmul: MatmulFormula::default(),
@@ -110,6 +114,9 @@ impl Default for CostModel {
         }
     }
 }
+
+/// Cycles, overlap, and the formula's text.
+type Formula = (u64, u64, String);
 
 /// What a compute tile does, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +194,7 @@ impl CostModel {
         for (name, value, most) in [
             ("array_rows", self.array_rows, 1 << 16),
             ("array_cols", self.array_cols, 1 << 16),
+            ("arrays", self.arrays, 1 << 16),
             ("lanes", self.lanes, 1 << 20),
             ("vector_bits", self.vector_bits, 1 << 20),
         ] {
@@ -256,136 +264,132 @@ impl CostModel {
     }
 
     /// Cycles, overlap and the formula's name; `None` when they leave 64 bits.
-    fn formula(&self, work: Work) -> Option<Result<(u64, u64, String)>> {
-        let (r, c) = (u64::from(self.array_rows), u64::from(self.array_cols));
-        let dims = format!("{r} x {c}");
-        let (cycles, overlap, text) = match work {
-            Work::Dot { m, n, k } => {
-                let weights = k.div_ceil(r).checked_mul(n.div_ceil(c))?;
-                let outputs = m.div_ceil(r).checked_mul(n.div_ceil(c))?;
-                let of = format!("of {m} x {n} x {k} on {dims}");
-                match self.matmul {
-                    MatmulFormula::ScaleSimWs => (
-                        weights
-                            .checked_mul((2 * r + c).checked_add(m)? - 2)?
-                            .checked_sub(1)?,
-                        0,
-                        format!(
-                            "SCALE-Sim 3 weight-stationary {of}: ceil(K/R) * ceil(N/C) * (2R + C + M - 2) - 1"
-                        ),
-                    ),
-                    MatmulFormula::ScaleSimOs => (
-                        outputs
-                            .checked_mul((r + c).checked_add(k)? - 2)?
-                            .checked_sub(1)?,
-                        0,
-                        format!(
-                            "SCALE-Sim 3 output-stationary {of}: ceil(M/R) * ceil(N/C) * (R + C + K - 2) - 1"
-                        ),
-                    ),
-                    MatmulFormula::StonneOs => (
-                        outputs.checked_mul((r + c + 2).checked_add(k)?)?,
-                        0,
-                        format!(
-                            "STONNE Table III output-stationary {of}: ceil(M/R) * ceil(N/C) * (R + C + K + 2)"
-                        ),
-                    ),
-                    MatmulFormula::OnnximWs => {
-                        let rows = m.max(4);
-                        let between = weights.checked_sub(1)?.checked_mul(rows.max(r))?;
-                        (
-                            between
-                                .checked_add(r)?
-                                .checked_add(r + c - 2)?
-                                .checked_add(rows)?,
-                            0,
-                            format!(
-                                "ONNXim weight-stationary {of}: R + (ceil(K/R) * ceil(N/C) - 1) * max(R, rows) + R + C - 2 + rows, rows = max(M, 4)"
-                            ),
-                        )
-                    }
-                    MatmulFormula::PytorchsimWs => (
-                        weights.checked_mul((4 * r.max(c) - 3).checked_add(m)?)?,
-                        0,
-                        format!(
-                            "PyTorchSim weight-stationary {of}, one after another: ceil(K/SA) * ceil(N/SA) * (2 SA - 1 + 2 SA - 2 + M)"
-                        ),
-                    ),
-                    MatmulFormula::Peak => (
-                        m.checked_mul(n)?.checked_mul(k)?.div_ceil(r * c),
-                        0,
-                        format!("peak {of}: ceil(M * N * K / (R * C))"),
-                    ),
-                }
+    fn formula(&self, work: Work) -> Option<Result<Formula>> {
+        let formula = match work {
+            Work::Dot { m, n, k } => self.dot(m, n, k)?,
+            Work::Preload | Work::Stream { .. } if !self.matmul.weight_stationary() => {
+                return Some(Err(no_preload()));
             }
-            Work::Preload => match self.matmul {
-                MatmulFormula::ScaleSimWs => (
-                    r,
-                    0,
-                    format!("SCALE-Sim 3 weight-stationary on {dims}: loading weights, R"),
-                ),
-                MatmulFormula::OnnximWs => (
-                    r,
-                    0,
-                    format!("ONNXim weight-stationary on {dims}: a preload every R"),
-                ),
-                MatmulFormula::PytorchsimWs => (
-                    2 * r.max(c) - 1,
-                    0,
-                    format!("PyTorchSim preload on {dims}: 2 SA - 1"),
-                ),
-                _ => return Some(Err(no_preload())),
-            },
-            Work::Stream { rows } => match self.matmul {
-                MatmulFormula::ScaleSimWs => (
-                    (r + c - 2).checked_add(rows)?,
-                    0,
-                    format!("SCALE-Sim 3 weight-stationary on {dims}: {rows} rows, R + C + M - 2"),
-                ),
-                MatmulFormula::OnnximWs => (
-                    (r + c - 2).checked_add(rows.max(4))?,
-                    r + c - 2,
-                    format!(
-                        "ONNXim weight-stationary on {dims}: {rows} rows, R + C - 2 + max(rows, 4)"
-                    ),
-                ),
-                MatmulFormula::PytorchsimWs => {
-                    let side = r.max(c);
-                    let cycles = (2 * side - 2).checked_add(rows)?;
-                    (
-                        cycles,
-                        cycles.checked_sub(side.min(rows))?,
-                        format!(
-                            "PyTorchSim matmul on {dims}: {rows} rows, 2 SA - 2 + rows, a new one every min(SA, rows)"
-                        ),
-                    )
-                }
-                _ => return Some(Err(no_preload())),
-            },
+            Work::Preload => self.preload()?,
+            Work::Stream { rows } => self.stream(rows)?,
             Work::Vector {
                 elements,
                 bits,
                 ops,
-            } => (
-                self.vectors(elements, bits)?.checked_mul(ops)?,
+            } => {
+                let vectors = self.vectors(elements, bits)?;
+                let text = format!(
+                    "PyTorchSim vector on {}: ceil(elements / throughput) * operations, {elements} of {bits} bits, {ops} operations",
+                    self.lanes()
+                );
+                (vectors.checked_mul(ops)?, 0, text)
+            }
+            Work::Reduce { elements, bits } => {
+                let vectors = self.vectors(elements, bits)?;
+                let text = format!(
+                    "PyTorchSim reduction on {}: 7 * (1 + n), n = ceil(elements / throughput), {elements} of {bits} bits",
+                    self.lanes()
+                );
+                (vectors.checked_add(1)?.checked_mul(7)?, 0, text)
+            }
+        };
+        Some(Ok(formula))
+    }
+
+    fn dot(&self, m: u64, n: u64, k: u64) -> Option<Formula> {
+        let (r, c) = (u64::from(self.array_rows), u64::from(self.array_cols));
+        let arrays = u64::from(self.arrays);
+        // Pieces of weights, or of outputs, that one array takes one after another.
+        let weights = k.div_ceil(r).checked_mul(n.div_ceil(c))?.div_ceil(arrays);
+        let outputs = m.div_ceil(r).checked_mul(n.div_ceil(c))?.div_ceil(arrays);
+        let fill = r + c - 2;
+        // A preload, pieces a step apart, and the last one's way through the array.
+        let train = |preload: u64, step: u64, rows: u64| {
+            let between = weights.checked_sub(1)?.checked_mul(step)?;
+            between.checked_add(preload + fill)?.checked_add(rows)
+        };
+        let (cycles, overlap, text) = match self.matmul {
+            MatmulFormula::ScaleSimWs => (
+                weights
+                    .checked_mul((r + fill).checked_add(m)?)?
+                    .checked_sub(1)?,
                 0,
-                format!(
-                    "PyTorchSim vector on {} lanes of {} bits: ceil(elements / throughput) * operations, {elements} of {bits} bits, {ops} operations",
-                    self.lanes, self.vector_bits
-                ),
+                "SCALE-Sim 3 weight-stationary: folds * (2R + C + M - 2) - 1, folds = ceil(K/R) * ceil(N/C)",
             ),
-            Work::Reduce { elements, bits } => (
-                self.vectors(elements, bits)?
-                    .checked_add(1)?
-                    .checked_mul(7)?,
+            MatmulFormula::ScaleSimOs => (
+                outputs.checked_mul(fill.checked_add(k)?)?.checked_sub(1)?,
                 0,
-                format!(
-                    "PyTorchSim reduction on {} lanes of {} bits: 7 * (1 + n), n = ceil(elements / throughput), {elements} of {bits} bits",
-                    self.lanes, self.vector_bits
-                ),
+                "SCALE-Sim 3 output-stationary: folds * (R + C + K - 2) - 1, folds = ceil(M/R) * ceil(N/C)",
+            ),
+            MatmulFormula::StonneOs => (
+                outputs.checked_mul((fill + 4).checked_add(k)?)?,
+                0,
+                "STONNE Table III output-stationary: folds * (R + C + K + 2), folds = ceil(M/R) * ceil(N/C)",
+            ),
+            MatmulFormula::OnnximWs => {
+                let rows = m.max(4);
+                (
+                    train(r, rows.max(r), rows)?,
+                    fill,
+                    "ONNXim weight-stationary: R + (folds - 1) * max(R, rows) + R + C - 2 + rows, rows = max(M, 4), folds = ceil(K/R) * ceil(N/C)",
+                )
+            }
+            MatmulFormula::PytorchsimWs => {
+                let side = r.max(c);
+                (
+                    train(2 * side - 1, m.max(side), m)?.checked_add(2 * side - r - c)?,
+                    2 * side - 2,
+                    "PyTorchSim weight-stationary: 2 SA - 1 + (folds - 1) * max(SA, M) + 2 SA - 2 + M, folds = ceil(K/R) * ceil(N/C)",
+                )
+            }
+            MatmulFormula::Peak => (
+                m.checked_mul(n)?
+                    .checked_mul(k)?
+                    .div_ceil((r * c).checked_mul(arrays)?),
+                0,
+                "peak: ceil(M * N * K / (R * C))",
             ),
         };
-        Some(Ok((cycles, overlap, text)))
+        let mut text = format!("{text}; {m} x {n} x {k} on {r} x {c}");
+        if arrays > 1 {
+            text.push_str(&format!(", folds (or products) shared by {arrays} arrays"));
+        }
+        Some((cycles, overlap, text))
+    }
+
+    fn preload(&self) -> Option<Formula> {
+        let (r, c) = (u64::from(self.array_rows), u64::from(self.array_cols));
+        let (cycles, text) = match self.matmul {
+            MatmulFormula::PytorchsimWs => (2 * r.max(c) - 1, "PyTorchSim preload: 2 SA - 1"),
+            MatmulFormula::OnnximWs => (r, "ONNXim weight-stationary, a preload: R"),
+            _ => (r, "SCALE-Sim 3 weight-stationary, loading weights: R"),
+        };
+        Some((cycles, 0, format!("{text}; {r} x {c}")))
+    }
+
+    fn stream(&self, rows: u64) -> Option<Formula> {
+        let (r, c) = (u64::from(self.array_rows), u64::from(self.array_cols));
+        let fill = r + c - 2;
+        let (cycles, overlap, text) = match self.matmul {
+            MatmulFormula::PytorchsimWs => {
+                let fill = 2 * r.max(c) - 2;
+                let text = "PyTorchSim matmul: 2 SA - 2 + rows, rows in trains of SA, a new one every min(SA, rows)";
+                (fill.checked_add(rows)?, fill, text)
+            }
+            MatmulFormula::OnnximWs => {
+                let text = "ONNXim weight-stationary: R + C - 2 + max(rows, 4)";
+                (fill.checked_add(rows.max(4))?, fill, text)
+            }
+            _ => {
+                let text = "SCALE-Sim 3 weight-stationary, without loading weights: R + C + M - 2";
+                (fill.checked_add(rows)?, 0, text)
+            }
+        };
+        Some((cycles, overlap, format!("{text}; {rows} rows on {r} x {c}")))
+    }
+
+    fn lanes(&self) -> String {
+        format!("{} lanes of {} bits", self.lanes, self.vector_bits)
     }
 
     /// How many vectors hold so many elements.

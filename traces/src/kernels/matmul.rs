@@ -205,7 +205,13 @@ impl Matmul {
         let m_valid = format!("min({bm}, M - m)");
         let n_valid = format!("min({bn}, N - n)");
         let t = if split > 1 { "(first_step + t)" } else { "t" };
-        let k_valid = format!("min({bk}, K - {t} * {bk})");
+        // Loads run ahead of the loop's bound: the step is clamped so that the binder sees that all
+        // parts of an even split are alike.
+        let k_valid = if split > 1 {
+            format!("min({bk}, K - (first_step + min(t, part - 1)) * {bk})")
+        } else {
+            format!("min({bk}, K - t * {bk})")
+        };
         let load_a = if self.trans_a {
             format!(
                 "A[{a_base}{t} * {bk} * M + m] dims [{bk}: M valid {k_valid}, {bm}: 1 valid {m_valid}]"
