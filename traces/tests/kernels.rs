@@ -160,12 +160,12 @@ prop_compose! {
         (batch, shared_b) in prop_oneof![
             Just((None, false)), (1u64..4, any::<bool>()).prop_map(|(b, s)| (Some(b), s))
         ],
-        (stages, group, split_k) in (0u32..5, 1u64..5, 1u64..5),
+        (stages, group, split_k, persistent) in (0u32..5, 1u64..5, 1u64..5, 0u64..8),
         (trans_a, trans_b, systolic, acc_in_registers) in any::<(bool, bool, bool, bool)>(),
         dtype in proptest::sample::select(&[ElementType::F16, ElementType::I8, ElementType::F32, ElementType::I4][..]),
     ) -> Matmul {
         Matmul {
-            batch, shared_b, stages, group, split_k, dtype, trans_a, trans_b, acc_in_registers,
+            batch, shared_b, stages, group, split_k, persistent, dtype, trans_a, trans_b, acc_in_registers,
             form: if systolic { Form::Systolic } else { Form::Dot },
             ..Matmul::new(mnk[0], mnk[1], mnk[2], tile)
         }
@@ -359,7 +359,9 @@ fn golden_texts() {
     for kind in args::KINDS {
         let spec = example(kind.name);
         expand(&spec);
-        let trace = ValidTrace::try_from(generate(&spec).unwrap()).unwrap();
+        let mut trace = generate(&spec).unwrap();
+        trace.header.producer_version.clear();
+        let trace = ValidTrace::try_from(trace).unwrap();
         let text = to_text(&trace);
         let path = format!(
             "{}/testdata/kernels/{}.tile",
@@ -414,6 +416,41 @@ fn groups_share_columns_as_in_triton() {
         let offset = (store.first_bit - base) / i128::from(store.element_bits);
         assert_eq!(offset, i128::from(row * 4 * tiles_n * 4 + col * 4));
     }
+}
+
+#[test]
+fn descriptions_are_complete() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/KERNELS.md")).unwrap();
+    let words = MatmulFormula::ALL.iter().map(|(word, _)| *word);
+    for word in args::KINDS.iter().map(|k| k.name).chain(words) {
+        assert!(
+            text.contains(&format!("`{word}`")),
+            "KERNELS.md lacks {word}"
+        );
+    }
+}
+
+#[test]
+fn specs_from_json() {
+    let text =
+        r#"{"kernel": {"softmax": {"rows": 4, "cols": 9, "tile": [2, 16]}}, "cost": {"lanes": 8}}"#;
+    let spec = KernelSpec::from_json(text).unwrap();
+    assert_eq!(spec.cost.lanes, 8);
+    let e = KernelSpec::from_json(&text.replace("lanes", "lane")).unwrap_err();
+    assert_eq!(e.code, ErrorCode::BadValue);
+    assert!(e.message.contains("unknown field `lane`"), "{e}");
+    assert_eq!(e.at.unwrap().line, 1);
+    let e = KernelSpec::from_json(&text.replace("16]", "8]")).unwrap_err();
+    assert_eq!(e.path, "kernel.softmax.tile[1]");
+    assert_eq!(
+        KernelSpec::from_json("{").unwrap_err().code,
+        ErrorCode::Syntax
+    );
+    let long = " ".repeat(MAX_SPEC_BYTES + 1);
+    assert_eq!(
+        KernelSpec::from_json(&long).unwrap_err().code,
+        ErrorCode::TooLarge
+    );
 }
 
 #[test]

@@ -128,6 +128,12 @@ const SPLIT_K: Arg = may(
     "1",
     "parts of K that work-items of their own sum",
 );
+const PERSISTENT: Arg = may(
+    "persistent",
+    Whole,
+    "0",
+    "work-items that share the tiles of C; 0: one for each tile",
+);
 const F16: Arg = may("dtype", Element, "f16", "element type in memory");
 const F32: Arg = may("dtype", Element, "f32", "element type in memory");
 const ACC: Arg = may("acc", Element, "f32", "element type of the sums");
@@ -174,6 +180,7 @@ pub const KINDS: &[Kind] = &[
             STAGES,
             GROUP,
             SPLIT_K,
+            PERSISTENT,
             F16,
             ACC,
             OUT,
@@ -196,6 +203,7 @@ pub const KINDS: &[Kind] = &[
             STAGES,
             GROUP,
             SPLIT_K,
+            PERSISTENT,
             F16,
             ACC,
             OUT,

@@ -62,6 +62,10 @@ pub struct Matmul {
     /// sums, which a `reduction` adds up. Default 1.
     #[serde(default = "one")]
     pub split_k: u64,
+    /// Work-items that share the tiles of C (of one product and part of K), as in a persistent
+    /// kernel: each takes every so many-th tile. Default 0: a work-item for each tile.
+    #[serde(default)]
+    pub persistent: u64,
     /// Element type of A and B. Default f16.
     #[serde(default = "f16")]
     pub dtype: ElementType,
@@ -114,6 +118,7 @@ impl Matmul {
             stages: two(),
             group: one(),
             split_k: one(),
+            persistent: 0,
             dtype: f16(),
             acc: f32(),
             out: None,
@@ -152,7 +157,11 @@ impl Matmul {
 
     pub(super) fn launch(&self) -> Result<Grid> {
         let tiles = grid_product(&[self.m.div_ceil(self.tile[0]), self.n.div_ceil(self.tile[1])])?;
-        let mut grid = vec![tiles];
+        let items = match self.persistent {
+            0 => tiles,
+            most => tiles.min(most),
+        };
+        let mut grid = vec![items];
         let mut params = vec![("M", self.m), ("N", self.n), ("K", self.k)];
         if let Some(batch) = self.batch {
             grid.push(batch);
@@ -289,28 +298,6 @@ impl Matmul {
             w.tile("cast", Unit::Vector, on_acc(1))?;
         }
 
-        // Which tile of C: groups of `group` rows of tiles share columns of B.
-        if self.group == 1 {
-            w.set("cols", &format!("ceil_div(N, {bn})"));
-            w.set("m", &format!("p0 / cols * {bm}"));
-            w.set("n", &format!("p0 % cols * {bn}"));
-        } else {
-            let group = self.group;
-            w.set("in_group", &format!("{group} * ceil_div(N, {bn})"));
-            w.set("first", &format!("p0 / in_group * {group}"));
-            w.set("rows", &format!("min({group}, ceil_div(M, {bm}) - first)"));
-            w.set("m", &format!("(first + p0 % in_group % rows) * {bm}"));
-            w.set("n", &format!("p0 % in_group / rows * {bn}"));
-        }
-        if split > 1 {
-            w.set("part", &format!("ceil_div(ceil_div(K, {bk}), {split})"));
-            w.set("first_step", &format!("{split_axis} * part"));
-        }
-        w.compute("zero", &[], &["acc"]);
-        pipeline.write(&mut w, |w, step| self.product_of_tiles(w, step, cost))?;
-        if cast {
-            w.compute("cast", &["acc"], &["acc"]);
-        }
         let mut base = String::new();
         if split > 1 {
             let products = if self.batch.is_some() { "BATCH * " } else { "" };
@@ -319,14 +306,51 @@ impl Matmul {
         if self.batch.is_some() {
             base.push_str("p1 * M * N + ");
         }
-        w.line(&format!(
+        let store = format!(
             "store C[{base}m * N + n] dims [{bm}: N valid {m_valid}, {bn}: 1 valid {n_valid}] reads [acc]"
-        ));
+        );
+        if split > 1 {
+            w.set("part", &format!("ceil_div(ceil_div(K, {bk}), {split})"));
+            w.set("first_step", &format!("{split_axis} * part"));
+        }
+        let body = |w: &mut Writer<'_>, id: &str| {
+            self.place(w, id);
+            w.compute("zero", &[], &["acc"]);
+            pipeline.write(w, |w, step| self.product_of_tiles(w, step, cost))?;
+            if cast {
+                w.compute("cast", &["acc"], &["acc"]);
+            }
+            w.line(&store);
+            Ok(())
+        };
+        if self.persistent == 0 {
+            body(&mut w, "p0")?;
+        } else {
+            let head = format!("for id in p0..ceil_div(M, {bm}) * ceil_div(N, {bn}) step g0");
+            w.block(&head, |w| body(w, "id"))?;
+        }
         w.finish(if self.batch.is_some() {
             "batched_matmul"
         } else {
             "matmul"
         })
+    }
+
+    /// Which tile of C: groups of `group` rows of tiles share columns of B.
+    fn place(&self, w: &mut Writer<'_>, id: &str) {
+        let [bm, bn, _] = self.tile;
+        if self.group == 1 {
+            w.set("cols", &format!("ceil_div(N, {bn})"));
+            w.set("m", &format!("{id} / cols * {bm}"));
+            w.set("n", &format!("{id} % cols * {bn}"));
+        } else {
+            let group = self.group;
+            w.set("in_group", &format!("{group} * ceil_div(N, {bn})"));
+            w.set("first", &format!("{id} / in_group * {group}"));
+            w.set("rows", &format!("min({group}, ceil_div(M, {bm}) - first)"));
+            w.set("m", &format!("(first + {id} % in_group % rows) * {bm}"));
+            w.set("n", &format!("{id} % in_group / rows * {bn}"));
+        }
     }
 
     /// One K step: wait, and multiply.

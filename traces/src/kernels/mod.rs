@@ -46,7 +46,7 @@ pub use rows::{LayerNorm, Softmax};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{ErrorCode, TraceError};
+use crate::error::{ErrorCode, TextSpan, TraceError};
 use crate::launch::LaunchArgs;
 use crate::model::Trace;
 
@@ -60,6 +60,9 @@ pub const MAX_TILE: u64 = 1 << 20;
 pub const MAX_STAGES: u32 = 64;
 /// Most inputs of an elementwise kernel.
 pub const MAX_INPUTS: u32 = 64;
+
+/// Largest JSON form of a spec, in bytes.
+pub const MAX_SPEC_BYTES: usize = 4 << 20;
 
 /// A kernel and what its tiles cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +96,35 @@ pub enum Kernel {
 }
 
 impl KernelSpec {
+    /// Reads a spec from JSON and checks it.
+    ///
+    /// # Errors
+    ///
+    /// Text that is no JSON or too long, a key or value that no kernel has (with the place in the
+    /// text), a value out of range (with its path).
+    pub fn from_json(text: &str) -> Result<Self> {
+        if text.len() > MAX_SPEC_BYTES {
+            let message = format!("a kernel of {} bytes", text.len());
+            return Err(TraceError::new(ErrorCode::TooLarge, "kernel", message)
+                .with_hint(format!("use at most {MAX_SPEC_BYTES}")));
+        }
+        let spec: Self = serde_json::from_str(text).map_err(|e| {
+            let code = if e.is_data() {
+                ErrorCode::BadValue
+            } else {
+                ErrorCode::Syntax
+            };
+            let place = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).max(1);
+            TraceError::new(code, "kernel", e.to_string()).at(TextSpan {
+                line: place(e.line()),
+                column: place(e.column()),
+                length: 1,
+            })
+        })?;
+        spec.check()?;
+        Ok(spec)
+    }
+
     /// Whether every value is in range.
     ///
     /// # Errors
