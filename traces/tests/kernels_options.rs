@@ -273,6 +273,29 @@ fn lists_in_use_become_kernels() {
 }
 
 #[test]
+fn buffers_take_the_shared_memory_triton_gives() {
+    let configs = read_json(&golden("h200_configs.json"), Some("mm.configs")).unwrap();
+    let base = Matmul {
+        acc_in_registers: true,
+        ..Matmul::new(4096, 4096, 4096, [1; 3])
+    };
+    let candidates = matmul(&base, &CostModel::default(), &configs, StageBuffers::Hopper);
+    let shared = golden("h200_shared_bytes.txt");
+    let shared: Vec<u64> = shared.lines().skip(1).map(|l| l.parse().unwrap()).collect();
+    assert_eq!(shared.len(), candidates.len());
+    for (candidate, shared) in candidates.iter().zip(shared) {
+        let trace = generate(candidate.spec.as_ref().unwrap()).unwrap();
+        let bytes: u64 = trace.buffers.iter().map(|b| b.bytes).sum();
+        // Barriers and such take a little beside the operands.
+        assert!(
+            (bytes..bytes + 128).contains(&shared),
+            "{}: {bytes}, {shared}",
+            candidate.key
+        );
+    }
+}
+
+#[test]
 fn lists_that_are_none() {
     let cases = [
         (

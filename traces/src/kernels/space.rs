@@ -57,15 +57,20 @@ pub enum StageBuffers {
     Same,
     /// One fewer, at least one (operands pass through registers).
     OneFewer,
+    /// What Triton 3.6 does on Hopper: as many where the product runs as `wgmma`, from 64 rows and 4
+    /// warps on (and where the list gives no warps), else one fewer.
+    Hopper,
 }
 
 impl StageBuffers {
-    fn of(self, stages: u32) -> u32 {
-        match self {
-            StageBuffers::Same => stages,
-            StageBuffers::OneFewer => stages.saturating_sub(1),
-        }
-        .max(1)
+    fn of(self, config: &TileConfig, stages: u32) -> u32 {
+        let [rows, ..] = config.tile;
+        let same = match self {
+            StageBuffers::Same => true,
+            StageBuffers::OneFewer => false,
+            StageBuffers::Hopper => rows >= 64 && config.warps.is_none_or(|w| w >= 4),
+        };
+        stages.saturating_sub(u32::from(!same)).max(1)
     }
 }
 
@@ -90,7 +95,7 @@ pub fn matmul(
     let one = |config: &TileConfig| {
         let kernel = Kernel::Matmul(Matmul {
             tile: config.tile,
-            stages: config.stages.map_or(base.stages, |s| buffers.of(s)),
+            stages: config.stages.map_or(base.stages, |s| buffers.of(config, s)),
             group: config.group.unwrap_or(base.group),
             ..base.clone()
         });
