@@ -19,7 +19,10 @@ impl Conversion {
     /// From a clock with period `from` to one with period `to` (same unit, both above 0).
     pub fn new(from: u64, to: u64) -> Conversion {
         let g = gcd(from, to).max(1);
-        Conversion { num: from / g, den: (to / g).max(1) }
+        Conversion {
+            num: from / g,
+            den: (to / g).max(1),
+        }
     }
 
     /// Whether both clocks tick together.
@@ -120,7 +123,11 @@ mod tests {
             let next = c.after(step) as u128;
             assert!(next * 769 > t && (next - 1) * 769 <= t);
         }
-        assert_eq!(c.at_or_after(769), 1063, "a tie belongs to the same instant");
+        assert_eq!(
+            c.at_or_after(769),
+            1063,
+            "a tie belongs to the same instant"
+        );
         assert_eq!(c.after(769), 1064);
     }
 

@@ -61,8 +61,14 @@ fn gate(node: &Node) -> Gate {
     match node.kind {
         NodeKind::Load { .. } if node.alloc_bytes > 0 => Gate::LoadRoom,
         NodeKind::Compute { .. } if node.alloc_bytes > 0 => Gate::ComputeRoom,
-        NodeKind::Compute { unit: Unit::Preload, cost } if cost.cycles == 0 => Gate::SlotOnly,
-        NodeKind::Compute { unit: Unit::Preload, .. } => Gate::Slot,
+        NodeKind::Compute {
+            unit: Unit::Preload,
+            cost,
+        } if cost.cycles == 0 => Gate::SlotOnly,
+        NodeKind::Compute {
+            unit: Unit::Preload,
+            ..
+        } => Gate::Slot,
         NodeKind::Compute { cost, .. } if cost.cycles > 0 => Gate::Unit,
         _ => Gate::Free,
     }
@@ -72,7 +78,6 @@ fn gate(node: &Node) -> Gate {
 #[derive(Debug, Default)]
 struct Resident {
     work: Prepared,
-    live: bool,
     deps: Vec<u32>,
     /// When an op became ready, as a running number.
     joined: Vec<u32>,
@@ -181,14 +186,18 @@ pub struct Core {
     holds: std::collections::BinaryHeap<std::cmp::Reverse<(u64, u64, u32)>>,
     hold_number: u64,
     spad_used: u64,
+    /// The last scan freed scratchpad.
+    made_room: bool,
+    /// Bytes per allocation slot, and who knows it: work-items and entries of `carried`.
     allocs: Vec<u64>,
+    holders: Vec<u32>,
     free_allocs: Vec<u32>,
-    /// Versions shared over a boundary in dispatch order: (index of the later item, buffer, slot).
+    /// Versions that several work-items use: (index of the item that opened it, buffer, slot).
     carried: Vec<(u64, u32, u32)>,
     loads: VecDeque<(u32, u32)>,
     stores: VecDeque<(u32, u32)>,
     current: Option<CurrentTransfer>,
-    /// Transfers without lines, whose data is there: (step, resident, op).
+    /// Transfers without lines: (step in which they end, resident or `NONE` for a store, op).
     empty: VecDeque<(u64, u32, u32)>,
     woken: Vec<(u32, u32, Cause)>,
     next: u64,
@@ -206,7 +215,10 @@ pub struct Core {
 enum Waiting {
     Known(Cause),
     /// A transfer's data: the cause is known when it arrives.
-    Memory { resident: u32, op: u32 },
+    Memory {
+        resident: u32,
+        op: u32,
+    },
 }
 
 /// What a core step changed for others.
@@ -234,7 +246,9 @@ impl Core {
             holds: std::collections::BinaryHeap::new(),
             hold_number: 0,
             spad_used: 0,
+            made_room: false,
             allocs: Vec::new(),
+            holders: Vec::new(),
             free_allocs: Vec::new(),
             carried: Vec::new(),
             loads: VecDeque::new(),
@@ -247,7 +261,10 @@ impl Core {
             computing: [0; 3],
             waiting: Waiting::Known(Cause::NoWorkItem),
             pending_memory: 0,
-            stats: CoreStats { units: vec![UnitStats::default(); units], ..CoreStats::default() },
+            stats: CoreStats {
+                units: vec![UnitStats::default(); units],
+                ..CoreStats::default()
+            },
             last_active: 0,
         }
     }
@@ -297,7 +314,6 @@ impl Core {
         let graph = Rc::clone(&work.graph);
         let r = &mut self.residents[at as usize];
         let n = graph.nodes.len();
-        r.live = true;
         r.deps.clear();
         r.deps.extend(graph.nodes.iter().map(|n| n.deps));
         r.joined.clear();
@@ -319,10 +335,11 @@ impl Core {
         r.slots.resize(graph.versions as usize, NONE);
         let index = work.index;
         r.work = work;
-        for (key, list) in [(index, &graph.carry_in), (index + 1, &graph.carry_out)] {
-            for &(buffer, version) in list {
-                self.carry(at, key, buffer, version);
-            }
+        for &(buffer, version, ago) in &graph.carry_in {
+            self.carry(at, index.saturating_sub(ago), buffer, version);
+        }
+        for &(buffer, version) in &graph.carry_out {
+            self.carry(at, index, buffer, version);
         }
         for op in 0..n as u32 {
             let node = &graph.nodes[op as usize];
@@ -338,20 +355,22 @@ impl Core {
         self.next = step;
     }
 
-    /// Tie a version to the slot its other half uses on this core, if it is here.
-    fn carry(&mut self, resident: u32, boundary: u64, buffer: u32, version: u32) {
-        let known = self.residents[resident as usize].slots[version as usize];
-        let found = self.carried.iter().position(|c| (c.0, c.1) == (boundary, buffer));
-        let slot = match (found, known) {
-            (Some(at), NONE) => self.carried.swap_remove(at).2,
-            (Some(_), slot) => slot,
-            (None, slot) => {
-                let slot = if slot == NONE { self.new_slot() } else { slot };
-                // The other half may be on another core and never come: keep a bounded memory.
+    /// Tie a version that `opener` opened to the slot it has on this core.
+    fn carry(&mut self, resident: u32, opener: u64, buffer: u32, version: u32) {
+        let slot = match self.carried.iter().find(|c| (c.0, c.1) == (opener, buffer)) {
+            Some(&(_, _, slot)) => {
+                self.holders[slot as usize] += 1;
+                slot
+            }
+            None => {
+                // Its reader may be on another core and never come: keep a bounded memory.
                 if self.carried.len() >= 1024 {
-                    self.carried.remove(0);
+                    let (_, _, forgotten) = self.carried.remove(0);
+                    self.let_go(forgotten);
                 }
-                self.carried.push((boundary, buffer, slot));
+                let slot = self.new_slot();
+                self.holders[slot as usize] = 2;
+                self.carried.push((opener, buffer, slot));
                 slot
             }
         };
@@ -360,11 +379,25 @@ impl Core {
 
     fn new_slot(&mut self) -> u32 {
         match self.free_allocs.pop() {
-            Some(slot) => slot,
+            Some(slot) => {
+                self.holders[slot as usize] = 1;
+                slot
+            }
             None => {
                 self.allocs.push(0);
+                self.holders.push(1);
                 (self.allocs.len() - 1) as u32
             }
+        }
+    }
+
+    /// One that knew a slot forgets it. Bytes still in it stay in use: nothing can free them.
+    fn let_go(&mut self, slot: u32) {
+        let holders = &mut self.holders[slot as usize];
+        *holders -= 1;
+        if *holders == 0 {
+            self.allocs[slot as usize] = 0;
+            self.free_allocs.push(slot);
         }
     }
 
@@ -400,13 +433,21 @@ impl Core {
     }
 
     fn finished_resident(&self) -> Option<usize> {
-        self.order.iter().position(|&r| self.residents[r as usize].unfinished == 0)
+        self.order
+            .iter()
+            .position(|&r| self.residents[r as usize].unfinished == 0)
     }
 
     fn retire_resident(&mut self, at: usize) {
         let id = self.order.remove(at);
+        let mut slots = std::mem::take(&mut self.residents[id as usize].slots);
+        for slot in slots.drain(..) {
+            if slot != NONE {
+                self.let_go(slot);
+            }
+        }
         let r = &mut self.residents[id as usize];
-        r.live = false;
+        r.slots = slots;
         self.stats.work_items += 1;
         self.spare.push(id);
     }
@@ -444,7 +485,9 @@ impl Core {
                 Some(&(at, resident, op)) if at <= step => {
                     self.empty.pop_front();
                     self.last_active = step;
-                    self.arrived(resident, op, Cause::Dma);
+                    if resident != NONE {
+                        self.arrived(resident, op, Cause::Dma);
+                    }
                 }
                 _ => return,
             }
@@ -460,7 +503,8 @@ impl Core {
                 let left = &mut r.batch_left[batch as usize];
                 *left -= 1;
                 if *left == 0 && r.batch_wait[batch as usize] != NONE {
-                    self.woken.push((resident, r.batch_wait[batch as usize], cause));
+                    self.woken
+                        .push((resident, r.batch_wait[batch as usize], cause));
                 }
             }
             _ => {}
@@ -478,14 +522,17 @@ impl Core {
                 return Ok(());
             }
             self.current = None;
-            let node = self.residents[current.resident as usize].work.graph.nodes
-                [current.op as usize];
+            let node =
+                self.residents[current.resident as usize].work.graph.nodes[current.op as usize];
             match node.kind {
                 NodeKind::Load { batch: NONE, .. } => {}
                 _ => self.complete(current.resident, current.op, None),
             }
-            if current.lines == 0 && matches!(node.kind, NodeKind::Load { .. }) {
-                self.empty.push_back((step + 1, current.resident, current.op));
+            if current.lines == 0 {
+                // Nothing will come back; what a reply would have ended ends in the next step.
+                let load = matches!(node.kind, NodeKind::Load { .. });
+                let resident = if load { current.resident } else { NONE };
+                self.empty.push_back((step + 1, resident, current.op));
             }
         }
         let Some((resident, op)) = self.loads.pop_front().or_else(|| self.stores.pop_front())
@@ -503,7 +550,13 @@ impl Core {
         r.state[op as usize] = OpState::InMemory;
         let item = &r.work.item;
         let lines = memory
-            .start(self.id, step, item, &item.transfers[transfer as usize], token)
+            .start(
+                self.id,
+                step,
+                item,
+                &item.transfers[transfer as usize],
+                token,
+            )
             .map_err(|_| ItemError {
                 op,
                 site: item.ops[op as usize].site,
@@ -546,12 +599,20 @@ impl Core {
     /// Returns whether an op with cost (or a wait) was issued.
     fn scan(&mut self, counter: u64, spec: &CoreSpec) -> bool {
         let mut at = 0;
+        // The scan walks a ready list once: what it has passed over waits for the next one, also if
+        // a zero-cost tile makes room for it.
+        let mut passed = 0;
+        self.made_room = false;
         while at < self.order.len() {
             let resident = self.order[at];
-            match self.candidate(resident, counter, spec) {
-                None => at += 1,
+            match self.candidate(resident, passed, counter, spec) {
+                None => {
+                    at += 1;
+                    passed = 0;
+                }
                 Some((list, position, op)) => {
                     let r = &mut self.residents[resident as usize];
+                    passed = r.joined[op as usize] + 1;
                     if position == 0 {
                         r.ready[list].pop_front();
                     } else {
@@ -566,10 +627,12 @@ impl Core {
         false
     }
 
-    /// The op of a resident that starts next: (list, position, op).
+    /// The op of a resident that starts next, among those that became ready as number `passed` or
+    /// later: (list, position, op).
     fn candidate(
         &mut self,
         resident: u32,
+        passed: u32,
         counter: u64,
         spec: &CoreSpec,
     ) -> Option<(usize, usize, u32)> {
@@ -612,7 +675,7 @@ impl Core {
             while r.load_from < list.len() {
                 let op = list[r.load_from];
                 let need = r.work.graph.nodes[op as usize].alloc_bytes;
-                if need <= room {
+                if need <= room && r.joined[op as usize] >= passed {
                     consider(Gate::LoadRoom, r.load_from, op, r.joined[op as usize]);
                     break;
                 }
@@ -622,8 +685,11 @@ impl Core {
         }
         for (position, &op) in r.ready[Gate::ComputeRoom as usize].iter().enumerate() {
             let node = &r.work.graph.nodes[op as usize];
-            let NodeKind::Compute { unit, cost } = node.kind else { continue };
+            let NodeKind::Compute { unit, cost } = node.kind else {
+                continue;
+            };
             let open = node.alloc_bytes <= room
+                && r.joined[op as usize] >= passed
                 && (unit_free || cost.cycles == 0)
                 && (slot_free || unit != Unit::Preload);
             if open {
@@ -673,7 +739,16 @@ impl Core {
             }
             NodeKind::Compute { unit, cost } => {
                 self.stats.computes += 1;
-                self.issue_compute(resident, op, &graph, unit, cost.cycles, cost.overlap, counter, spec)
+                self.issue_compute(
+                    resident,
+                    op,
+                    &graph,
+                    unit,
+                    cost.cycles,
+                    cost.overlap,
+                    counter,
+                    spec,
+                )
             }
         };
         // A zero-cost tile has completed by now; what it frees is freed all the same.
@@ -681,10 +756,19 @@ impl Core {
             for &version in &graph.releases[node.releases.range()] {
                 let slot = self.residents[resident as usize].slots[version as usize];
                 if slot != NONE {
+                    self.made_room = true;
                     self.spad_used -= self.allocs[slot as usize];
                     self.allocs[slot as usize] = 0;
-                    self.free_allocs.push(slot);
-                    self.residents[resident as usize].slots[version as usize] = NONE;
+                    if graph.shared[version as usize] {
+                        // Its last reader is here: nobody else will look for it.
+                        if let Some(at) = self.carried.iter().position(|c| c.2 == slot) {
+                            self.carried.swap_remove(at);
+                            self.let_go(slot);
+                        }
+                    } else {
+                        self.let_go(slot);
+                        self.residents[resident as usize].slots[version as usize] = NONE;
+                    }
                 }
             }
         }
@@ -716,7 +800,10 @@ impl Core {
                 }
                 self.array_pointer = (array + 1) % arrays;
                 self.slots_used[array as usize] += 1;
-                let token = Token { array, users: node.users.max(1) };
+                let token = Token {
+                    array,
+                    users: node.users.max(1),
+                };
                 let token = match self.free_tokens.pop() {
                     Some(at) => {
                         self.tokens[at as usize] = token;
@@ -729,8 +816,9 @@ impl Core {
                 };
                 self.residents[resident as usize].weight[op as usize] = token;
                 for &user in &graph.edges[node.on_issue.range()] {
-                    if let NodeKind::Compute { unit: Unit::Matmul, .. } =
-                        graph.nodes[user as usize].kind
+                    if let NodeKind::Compute {
+                        unit: Unit::Matmul, ..
+                    } = graph.nodes[user as usize].kind
                     {
                         self.residents[resident as usize].weight[user as usize] = array;
                     }
@@ -748,6 +836,7 @@ impl Core {
             }
         };
         let finish = match spec.compute_issue {
+            _ if cycles == 0 => counter,
             ComputeIssue::Serial => counter + cycles,
             ComputeIssue::PerUnit => match self.units[lane as usize].back() {
                 None => counter + cycles,
@@ -773,11 +862,13 @@ impl Core {
             }
             Unit::Preload if node.users == 0 => {
                 let token = self.residents[resident as usize].weight[op as usize];
-                self.hold_until((counter + cycles).max(counter + 1), token);
+                self.hold_until(hold_end, token);
             }
             _ => {}
         }
-        let busy_before = self.units[lane as usize].back().map_or(0, |last| last.finish);
+        let busy_before = self.units[lane as usize]
+            .back()
+            .map_or(0, |last| last.finish);
         let stats = &mut self.stats.units[lane as usize];
         stats.ops += 1;
         stats.active += finish - busy_before.max(counter).min(finish);
@@ -792,13 +883,18 @@ impl Core {
             Unit::CrossLane => 2,
         };
         self.computing[kind] = self.computing[kind].max(finish);
-        self.units[lane as usize].push_back(InFlight { finish, resident, op });
+        self.units[lane as usize].push_back(InFlight {
+            finish,
+            resident,
+            op,
+        });
         true
     }
 
     fn hold_until(&mut self, counter: u64, token: u32) {
         self.hold_number += 1;
-        self.holds.push(std::cmp::Reverse((counter, self.hold_number, token)));
+        self.holds
+            .push(std::cmp::Reverse((counter, self.hold_number, token)));
     }
 
     /// An op has completed: its readers may go.
@@ -833,7 +929,7 @@ impl Core {
         let mut blocked_on_unit = false;
         for &r in &self.order {
             let r = &self.residents[r as usize];
-            if issued && r.ready.iter().any(|l| !l.is_empty()) {
+            if (issued || self.made_room) && r.ready.iter().any(|l| !l.is_empty()) {
                 next = step + 1;
             }
             for list in [Gate::Unit, Gate::Slot, Gate::ComputeRoom] {
@@ -872,7 +968,10 @@ impl Core {
     fn account(&mut self, step: u64) {
         let mut from = self.accounted;
         self.accounted = step.max(from);
-        for (kind, cause) in [Cause::Systolic, Cause::Vector, Cause::CrossLane].iter().enumerate() {
+        for (kind, cause) in [Cause::Systolic, Cause::Vector, Cause::CrossLane]
+            .iter()
+            .enumerate()
+        {
             // A tile with finish f uses its unit until step f - 1.
             let until = self.computing[kind].saturating_sub(1).min(step);
             if until > from {
@@ -923,16 +1022,22 @@ impl Core {
             (NodeKind::Wait { .. }, OpState::Issued) => {
                 return Waiting::Memory { resident: id, op };
             }
-            (NodeKind::Load { .. } | NodeKind::Store { .. }, OpState::Issued | OpState::InMemory) => {
-                Cause::Dma
-            }
+            (
+                NodeKind::Load { .. } | NodeKind::Store { .. },
+                OpState::Issued | OpState::InMemory,
+            ) => Cause::Dma,
             (_, OpState::Ready) => {
                 let room = match spec.scratchpad_bytes {
                     0 => u64::MAX,
                     all => all.saturating_sub(self.spad_used),
                 };
-                let preload =
-                    matches!(node.kind, NodeKind::Compute { unit: Unit::Preload, .. });
+                let preload = matches!(
+                    node.kind,
+                    NodeKind::Compute {
+                        unit: Unit::Preload,
+                        ..
+                    }
+                );
                 if node.alloc_bytes > room {
                     Cause::Scratchpad
                 } else if preload && self.slots_used.iter().all(|&u| u >= spec.weight_slots) {
@@ -971,9 +1076,7 @@ impl Core {
                 };
                 let room = spec.scratchpad_bytes.saturating_sub(self.spad_used);
                 let waits_for = match state {
-                    OpState::Ready
-                        if spec.scratchpad_bytes > 0 && node.alloc_bytes > room =>
-                    {
+                    OpState::Ready if spec.scratchpad_bytes > 0 && node.alloc_bytes > room => {
                         format!(
                             "{} bytes of scratchpad ({room} of {} are free)",
                             node.alloc_bytes, spec.scratchpad_bytes

@@ -13,15 +13,19 @@
 
 use std::rc::Rc;
 
-use tilesim_traces::launch::WorkItem;
 use tilesim_traces::Bound;
+use tilesim_traces::launch::WorkItem;
 
 use crate::cores::{Core, Prepared};
 use crate::error::SimError;
-use crate::graph::{Graph, GraphBuilder, GraphContext, Summary};
+use crate::graph::{BufferUse, Graph, GraphBuilder, GraphContext, Summary};
 use crate::machine::{DispatchPolicy, Machine, Residency};
 
+/// Work-items whose use of buffers is remembered.
 const REMEMBERED: u64 = 64;
+
+/// How many work-items on either side are asked what they do with a buffer.
+const NEIGHBOURS: u64 = 16;
 
 /// Hands out the work-items of one launch.
 #[derive(Debug)]
@@ -47,7 +51,10 @@ pub struct Dispatcher<'a> {
     /// Graphs of uniform launches by (has a predecessor, has a successor).
     shared: [Option<Rc<Graph>>; 4],
     uniform: bool,
-    summaries: Vec<Option<(u64, Summary)>>,
+    summaries: Vec<(Option<u64>, Summary)>,
+    before: Summary,
+    after: Summary,
+    writer: Vec<u64>,
     scratch: WorkItem,
 }
 
@@ -56,7 +63,15 @@ impl<'a> Dispatcher<'a> {
     pub fn new(machine: &Machine, bound: &'a Bound, context: GraphContext) -> Dispatcher<'a> {
         let partition = machine.cores.partition.first().copied().unwrap_or(0);
         let cores: Vec<u32> = (0..machine.cores.count)
-            .filter(|&c| machine.cores.partition.get(c as usize).copied().unwrap_or(0) == partition)
+            .filter(|&c| {
+                machine
+                    .cores
+                    .partition
+                    .get(c as usize)
+                    .copied()
+                    .unwrap_or(0)
+                    == partition
+            })
             .collect();
         let max = match machine.cores.residency {
             Residency::Shared { max } | Residency::Safe { max } => max,
@@ -86,7 +101,10 @@ impl<'a> Dispatcher<'a> {
             pool: Vec::new(),
             shared: [None, None, None, None],
             uniform: bound.control_is_uniform(),
-            summaries: (0..REMEMBERED).map(|_| None).collect(),
+            summaries: (0..REMEMBERED).map(|_| (None, Summary::new())).collect(),
+            before: Summary::new(),
+            writer: Vec::new(),
+            after: Summary::new(),
             scratch: WorkItem::default(),
         }
     }
@@ -124,7 +142,11 @@ impl<'a> Dispatcher<'a> {
             DispatchPolicy::RoundRobin => self.scan_slots(step, cores)?,
             DispatchPolicy::Dynamic => self.serve_one(step, cores)?,
         };
-        self.look = if changed && self.delivered < self.items { step + 1 } else { u64::MAX };
+        self.look = if changed && self.delivered < self.items {
+            step + 1
+        } else {
+            u64::MAX
+        };
         Ok(())
     }
 
@@ -169,7 +191,9 @@ impl<'a> Dispatcher<'a> {
         if step == 0 {
             return Ok(true);
         }
-        let Some(work) = &self.slots[0] else { return Ok(false) };
+        let Some(work) = &self.slots[0] else {
+            return Ok(false);
+        };
         let footprint = work.graph.footprint;
         let n = self.cores.len();
         for k in 0..n {
@@ -206,30 +230,25 @@ impl<'a> Dispatcher<'a> {
                 return Ok(work);
             }
         }
-        let mut before = None;
-        let mut after = None;
+        let mut before = std::mem::take(&mut self.before);
+        let mut after = std::mem::take(&mut self.after);
         if self.spad > 0 {
-            if !first {
-                before = Some(self.summary(index - 1)?);
-            }
-            if !last {
-                after = Some(self.summary(index + 1)?);
-            }
+            self.look_back(index, &mut before)?;
+            self.look_ahead(index, &mut after)?;
         }
         if Rc::get_mut(&mut work.graph).is_none() {
             work.graph = Rc::new(Graph::default());
         }
         if let Some(graph) = Rc::get_mut(&mut work.graph) {
+            let known = self.spad > 0;
+            let before = (known && !first).then_some(&before);
+            let after = (known && !last).then_some(&after);
             self.builder
-                .build(&self.context, &work.item, before.as_ref(), after.as_ref(), graph)
+                .build(&self.context, &work.item, before, after, graph)
                 .map_err(|error| self.item_error(error))?;
         }
-        if let (Some(s), false) = (before, first) {
-            self.remember(index - 1, s);
-        }
-        if let (Some(s), false) = (after, last) {
-            self.remember(index + 1, s);
-        }
+        self.before = before;
+        self.after = after;
         if self.uniform {
             self.shared[variant] = Some(Rc::clone(&work.graph));
         }
@@ -238,22 +257,86 @@ impl<'a> Dispatcher<'a> {
 
     /// Say where an item error is.
     pub fn item_error(&self, error: crate::error::ItemError) -> SimError {
-        SimError::Item { path: self.bound.site_path(error.site), error }
+        SimError::Item {
+            path: self.bound.site_path(error.site),
+            error,
+        }
     }
 
-    fn summary(&mut self, index: u64) -> Result<Summary, SimError> {
+    /// What the work-items before `index` left in each buffer, and which of them opened the version.
+    fn look_back(&mut self, index: u64, out: &mut Summary) -> Result<(), SimError> {
+        out.clear();
+        out.resize(self.context.buffer_bytes.len(), BufferUse::default());
+        // A first write opens a version only if it does not join an open one, which shows one
+        // toucher further back: until then the writer is kept here.
+        let mut writer = std::mem::take(&mut self.writer);
+        writer.clear();
+        writer.resize(out.len(), 0);
+        for back in 1..=NEIGHBOURS.min(index) {
+            let summary = self.summary(index - back)?;
+            let mut unknown = false;
+            for ((known, found), writer) in out.iter_mut().zip(summary).zip(&mut writer) {
+                if known.opened_ago == 0 && found.touched {
+                    if !known.touched {
+                        known.touched = true;
+                        known.ends_open = found.ends_open;
+                    }
+                    if *writer > 0 && !found.ends_open {
+                        known.opened_ago = *writer;
+                    } else if found.opens {
+                        known.opened_ago = back;
+                    } else if !found.reads_first {
+                        *writer = back;
+                    }
+                }
+                unknown |= known.opened_ago == 0;
+            }
+            if !unknown || (self.uniform && back == 2) {
+                break;
+            }
+        }
+        for (known, &writer) in out.iter_mut().zip(&writer) {
+            if known.opened_ago == 0 {
+                known.opened_ago = writer;
+                // Only read so far: there is no version.
+                known.touched &= writer > 0;
+            }
+        }
+        self.writer = writer;
+        Ok(())
+    }
+
+    /// What the nearest work-items after `index` do with each buffer, up to the first read.
+    fn look_ahead(&mut self, index: u64, out: &mut Summary) -> Result<(), SimError> {
+        out.clear();
+        out.resize(self.context.buffer_bytes.len(), BufferUse::default());
+        for ahead in 1..=NEIGHBOURS.min(self.items - 1 - index) {
+            let summary = self.summary(index + ahead)?;
+            let mut open = false;
+            for (known, found) in out.iter_mut().zip(summary) {
+                if !known.touched {
+                    *known = *found;
+                } else if !known.reads {
+                    known.reads = found.reads;
+                }
+                open |= !known.reads;
+            }
+            if self.uniform || !open {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn summary(&mut self, index: u64) -> Result<&Summary, SimError> {
         let at = (index % REMEMBERED) as usize;
-        let mut out = match self.summaries[at].take() {
-            Some((known, summary)) if known == index => return Ok(summary),
-            Some((_, summary)) => summary,
-            None => Summary::new(),
-        };
-        self.bound.expand(self.bound.pid(index), &mut self.scratch)?;
-        self.builder.summary(&self.context, &self.scratch, &mut out);
-        Ok(out)
-    }
-
-    fn remember(&mut self, index: u64, summary: Summary) {
-        self.summaries[(index % REMEMBERED) as usize] = Some((index, summary));
+        if self.summaries[at].0 != Some(index) {
+            self.bound
+                .expand(self.bound.pid(index), &mut self.scratch)?;
+            let (known, summary) = &mut self.summaries[at];
+            self.builder.summary(&self.context, &self.scratch, summary);
+            *known = Some(index);
+        }
+        Ok(&self.summaries[at].1)
     }
 }

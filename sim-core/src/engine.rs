@@ -101,7 +101,11 @@ pub fn simulate(
     let identity = identity(machine, trace, launch)?;
     let context = context(machine, trace, &launch.options)?;
     let mut run = Run::new(machine, &bound, context);
-    let total = if bound.items() == 0 { 0 } else { run.to_the_end(&launch.options, watch)? };
+    let total = if bound.items() == 0 {
+        0
+    } else {
+        run.to_the_end(&launch.options, watch)?
+    };
     let mut notes = Vec::new();
     if bound.items() == 0 {
         notes.push("the grid is empty: nothing ran".to_string());
@@ -170,21 +174,31 @@ fn context(
     let cycles: Vec<u64> = match &machine.cores.array_split {
         ArraySplit::None => trace.tiles.iter().map(|t| t.cycles.unwrap_or(0)).collect(),
         ArraySplit::RoundRobin { unit } => crate::units::split_tiles(
-            trace.tiles.iter().map(|t| (t.cycles.unwrap_or(0), t.admissions.as_slice())),
+            trace
+                .tiles
+                .iter()
+                .map(|t| (t.cycles.unwrap_or(0), t.admissions.as_slice())),
             machine.cores.systolic_arrays,
             machine.cores.vector_lanes,
             unit,
         )
-        .map_err(|e| SimError::Split { message: e.message, path: format!("units.{}", e.path) })?,
+        .map_err(|e| SimError::Split {
+            message: e.message,
+            path: format!("units.{}", e.path),
+        })?,
     };
     let mut moved = vec![false; trace.buffers.len()];
     moved_buffers(&trace.body, &mut moved);
     let capacity = machine.cores.scratchpad_bytes;
     let mut buffer_bytes = Vec::with_capacity(trace.buffers.len());
     for (buffer, moved) in trace.buffers.iter().zip(&moved) {
-        let bytes = if *moved { buffer.bytes } else { 0 };
-        if capacity > 0 && bytes > capacity {
-            return Err(SimError::BufferTooLarge { name: buffer.name.clone(), bytes, capacity });
+        let bytes = buffer.bytes;
+        if *moved && capacity > 0 && bytes > capacity {
+            return Err(SimError::BufferTooLarge {
+                name: buffer.name.clone(),
+                bytes,
+                capacity,
+            });
         }
         buffer_bytes.push(bytes);
     }
@@ -193,9 +207,13 @@ fn context(
             .tiles
             .iter()
             .zip(cycles)
-            .map(|(t, cycles)| TileCost { cycles, overlap: t.overlap })
+            .map(|(t, cycles)| TileCost {
+                cycles,
+                overlap: t.overlap,
+            })
             .collect(),
         buffer_bytes,
+        moved,
         buffer_names: trace.buffers.iter().map(|b| b.name.clone()).collect(),
     })
 }
@@ -219,7 +237,9 @@ fn moved_buffers(body: &[Stmt], moved: &mut [bool]) {
 }
 
 fn check_costs(machine: &Machine, trace: &ValidTrace) -> Result<(), SimError> {
-    let Some(on) = &trace.header.measured_on else { return Ok(()) };
+    let Some(on) = &trace.header.measured_on else {
+        return Ok(());
+    };
     let c = &machine.cores;
     for (what, measured, here) in [
         ("vector lanes", on.lanes, c.vector_lanes),
@@ -252,7 +272,9 @@ impl<'a> Run<'a> {
     fn new(machine: &'a Machine, bound: &'a Bound, context: GraphContext) -> Run<'a> {
         Run {
             machine,
-            cores: (0..machine.cores.count).map(|id| Core::new(id, &machine.cores)).collect(),
+            cores: (0..machine.cores.count)
+                .map(|id| Core::new(id, &machine.cores))
+                .collect(),
             memory: Memory::new(machine, MAX_ROWS),
             dispatcher: Dispatcher::new(machine, bound, context),
             items: bound.items(),
@@ -284,7 +306,9 @@ impl<'a> Run<'a> {
                     return Err(SimError::Cancelled { cycle: frontier });
                 }
                 if self.memory.started() > options.max_requests {
-                    return Err(SimError::TooManyRequests { limit: options.max_requests });
+                    return Err(SimError::TooManyRequests {
+                        limit: options.max_requests,
+                    });
                 }
             }
             let mut step = self.dispatcher.next_look();
@@ -313,7 +337,9 @@ impl<'a> Run<'a> {
             }
         }
         if self.memory.started() > options.max_requests {
-            return Err(SimError::TooManyRequests { limit: options.max_requests });
+            return Err(SimError::TooManyRequests {
+                limit: options.max_requests,
+            });
         }
         let last = self.cores.iter().map(Core::last_active).max().unwrap_or(0);
         Ok(last + 1)
@@ -367,7 +393,12 @@ impl<'a> Run<'a> {
             weight_slots: self
                 .cores
                 .iter()
-                .map(|c| (c.weight_slots_used(), spec.weight_slots * spec.systolic_arrays))
+                .map(|c| {
+                    (
+                        c.weight_slots_used(),
+                        spec.weight_slots * spec.systolic_arrays,
+                    )
+                })
                 .collect(),
             waiting_items: self.dispatcher.waiting(),
             hint: hint.to_string(),

@@ -9,8 +9,7 @@
 //! Scratchpad versions are found here too: the first write after the last read of a buffer opens a
 //! version, which holds its bytes from then until its last reader in program order issues. Versions
 //! outlive a work-item where the next one reads or fills them first, so the builder is told what the
-//! neighbours in dispatch order do with each buffer (a [`Summary`]). Only neighbours are looked at: a
-//! version that skips a whole work-item is taken to end there.
+//! neighbours in dispatch order do with each buffer (a [`Summary`]).
 
 use tilesim_traces::launch::{OpKind, Span, WorkItem};
 use tilesim_traces::model::{Direction, Unit};
@@ -24,8 +23,10 @@ const NONE: u32 = u32::MAX;
 pub struct GraphContext {
     /// Cycles and overlap per tile of the cost table.
     pub tiles: Vec<TileCost>,
-    /// Bytes per buffer that occupies scratchpad, 0 for others (virtual, or never moved by a DMA).
+    /// Bytes per buffer.
     pub buffer_bytes: Vec<u64>,
+    /// Whether some DMA of the trace moves it: only such buffers occupy scratchpad.
+    pub moved: Vec<bool>,
     /// Names, for messages.
     pub buffer_names: Vec<String>,
 }
@@ -108,9 +109,11 @@ pub struct Graph {
     pub batches: Vec<u32>,
     /// Versions in all.
     pub versions: u32,
-    /// (buffer, version) shared with the work-item before.
-    pub carry_in: Vec<(u32, u32)>,
-    /// (buffer, version) shared with the work-item after.
+    /// Per version: whether a neighbour in dispatch order shares it.
+    pub shared: Vec<bool>,
+    /// Versions that other work-items opened: (buffer, version, how many items ago).
+    pub carry_in: Vec<(u32, u32, u64)>,
+    /// Versions opened here that later work-items use: (buffer, version).
     pub carry_out: Vec<(u32, u32)>,
     /// Bytes of the scratchpad buffers it touches.
     pub footprint: u64,
@@ -119,10 +122,18 @@ pub struct Graph {
 /// What a work-item does with one buffer's versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferUse {
-    touched: bool,
-    reads_first: bool,
-    reads: bool,
-    ends_open: bool,
+    /// It opens, fills or reads a version.
+    pub touched: bool,
+    /// Its first use is a read.
+    pub reads_first: bool,
+    /// It reads.
+    pub reads: bool,
+    /// It leaves a version that further writes join.
+    pub ends_open: bool,
+    /// It writes after it has read: that write opens a version whatever was before.
+    pub opens: bool,
+    /// Looking back: how many work-items ago the current version was opened (0: not known).
+    pub opened_ago: u64,
 }
 
 /// What a work-item does with every buffer's versions.
@@ -187,8 +198,10 @@ impl GraphBuilder {
                 if in_place && reads.iter().any(|r| r.index() == b) {
                     continue;
                 }
-                out[b].touched = true;
-                out[b].ends_open = true;
+                let u = &mut out[b];
+                u.opens |= u.reads && !u.ends_open;
+                u.touched = true;
+                u.ends_open = true;
             }
         }
     }
@@ -215,7 +228,12 @@ impl GraphBuilder {
             let x = index as u32;
             let reads = &item.buffers[op.reads.range()];
             let writes = &item.buffers[op.writes.range()];
-            let fail = |kind| ItemError { op: x, site: op.site, pid: item.pid, kind };
+            let fail = |kind| ItemError {
+                op: x,
+                site: op.site,
+                pid: item.pid,
+                kind,
+            };
             let mut node = Node {
                 kind: NodeKind::Wait { batch: 0 },
                 deps: 0,
@@ -230,11 +248,15 @@ impl GraphBuilder {
             match op.kind {
                 OpKind::Dma(transfer) => {
                     let t = &item.transfers[transfer as usize];
-                    self.read_all(item, graph, x, reads, None, context).map_err(fail)?;
+                    self.read_all(graph, x, reads, None, context)
+                        .map_err(fail)?;
                     match (t.direction, t.semaphore) {
                         (Direction::Store, _) => node.kind = NodeKind::Store { transfer },
                         (Direction::Load, None) => {
-                            node.kind = NodeKind::Load { transfer, batch: NONE };
+                            node.kind = NodeKind::Load {
+                                transfer,
+                                batch: NONE,
+                            };
                         }
                         (Direction::Load, Some(semaphore)) => {
                             let s = self.semaphore(semaphore.0);
@@ -247,11 +269,13 @@ impl GraphBuilder {
                             sem.loads.push(x);
                             sem.elements = sem.elements.saturating_add(t.full_elements);
                             graph.batches[sem.batch as usize] += 1;
-                            node.kind = NodeKind::Load { transfer, batch: sem.batch };
+                            node.kind = NodeKind::Load {
+                                transfer,
+                                batch: sem.batch,
+                            };
                         }
                     }
-                    let asynchronous =
-                        t.direction == Direction::Load && t.semaphore.is_some();
+                    let asynchronous = t.direction == Direction::Load && t.semaphore.is_some();
                     for b in writes {
                         self.replace(b.index(), x);
                         self.pending_async[b.index()] = if asynchronous { x } else { NONE };
@@ -260,7 +284,7 @@ impl GraphBuilder {
                 OpKind::Compute { tile, unit } => {
                     let cost = context.tiles[tile.index()];
                     let matmul = unit == Unit::Matmul;
-                    self.read_all(item, graph, x, reads, matmul.then_some(writes), context)
+                    self.read_all(graph, x, reads, matmul.then_some(writes), context)
                         .map_err(fail)?;
                     for b in writes {
                         let b = b.index();
@@ -280,7 +304,10 @@ impl GraphBuilder {
                     }
                     node.kind = NodeKind::Compute { unit, cost };
                 }
-                OpKind::Wait { semaphore, expected } => {
+                OpKind::Wait {
+                    semaphore,
+                    expected,
+                } => {
                     let s = self.semaphore(semaphore.0);
                     if self.semaphores[s].loads.is_empty() {
                         // A repeated wait on the same batch is free; it changes nothing.
@@ -362,7 +389,13 @@ impl GraphBuilder {
         match self.semaphores.iter().position(|s| s.id == id) {
             Some(at) => at,
             None => {
-                let new = Semaphore { id, batch: 0, loads: Vec::new(), elements: 0, waited: None };
+                let new = Semaphore {
+                    id,
+                    batch: 0,
+                    loads: Vec::new(),
+                    elements: 0,
+                    waited: None,
+                };
                 self.semaphores.push(new);
                 self.semaphores.len() - 1
             }
@@ -392,7 +425,6 @@ impl GraphBuilder {
     /// Edges for everything `x` reads; `matmul_writes` is what it writes if it is a matmul.
     fn read_all(
         &mut self,
-        _item: &WorkItem,
         graph: &mut Graph,
         x: u32,
         reads: &[tilesim_traces::model::BufferId],
@@ -412,7 +444,10 @@ impl GraphBuilder {
                 let streams = matmul_writes.is_some()
                     && matches!(
                         graph.nodes[w as usize].kind,
-                        NodeKind::Compute { unit: Unit::Matmul | Unit::Preload, .. }
+                        NodeKind::Compute {
+                            unit: Unit::Matmul | Unit::Preload,
+                            ..
+                        }
                     );
                 if streams {
                     self.edge_issue(w, x);
@@ -431,7 +466,11 @@ impl GraphBuilder {
             graph.nodes[to as usize].deps += 1;
         }
         for issue in [true, false] {
-            let list = if issue { &self.issue_edges } else { &self.done_edges };
+            let list = if issue {
+                &self.issue_edges
+            } else {
+                &self.done_edges
+            };
             self.starts.clear();
             self.starts.resize(n + 1, 0);
             for &(from, _) in list {
@@ -440,8 +479,10 @@ impl GraphBuilder {
             let base = graph.edges.len() as u32;
             for i in 0..n {
                 self.starts[i + 1] += self.starts[i];
-                let span =
-                    Span { start: base + self.starts[i], end: base + self.starts[i + 1] };
+                let span = Span {
+                    start: base + self.starts[i],
+                    end: base + self.starts[i + 1],
+                };
                 if issue {
                     graph.nodes[i].on_issue = span;
                 } else {
@@ -462,16 +503,20 @@ impl GraphBuilder {
             let start = graph.preloads.len() as u32;
             while k < self.issue_edges.len() && self.issue_edges[k].1 == to {
                 let from = self.issue_edges[k].0;
-                if let NodeKind::Compute { unit: Unit::Preload, .. } =
-                    graph.nodes[from as usize].kind
+                if let NodeKind::Compute {
+                    unit: Unit::Preload,
+                    ..
+                } = graph.nodes[from as usize].kind
                 {
                     graph.preloads.push(from);
                     graph.nodes[from as usize].users += 1;
                 }
                 k += 1;
             }
-            graph.nodes[to as usize].preloads =
-                Span { start, end: graph.preloads.len() as u32 };
+            graph.nodes[to as usize].preloads = Span {
+                start,
+                end: graph.preloads.len() as u32,
+            };
         }
     }
 
@@ -500,10 +545,12 @@ impl GraphBuilder {
         self.version_allocs.clear();
         for b in 0..buffers {
             let entering = before.map(|s| s[b]).filter(|u| u.touched);
-            if let (Some(u), true) = (entering, context.buffer_bytes[b] > 0) {
+            if let (Some(u), true) = (entering, context.moved[b]) {
                 self.version_of[b] = self.new_version();
                 self.open[b] = u.ends_open;
-                graph.carry_in.push((b as u32, self.version_of[b]));
+                graph
+                    .carry_in
+                    .push((b as u32, self.version_of[b], u.opened_ago));
             }
         }
         for (index, op) in item.ops.iter().enumerate() {
@@ -514,7 +561,7 @@ impl GraphBuilder {
             for b in reads {
                 let i = b.index();
                 self.touched[i] = true;
-                if context.buffer_bytes[i] == 0 || (compute && writes.contains(b)) {
+                if !context.moved[i] || (compute && writes.contains(b)) {
                     continue;
                 }
                 if self.version_of[i] != NONE {
@@ -526,7 +573,7 @@ impl GraphBuilder {
             for b in writes {
                 let i = b.index();
                 self.touched[i] = true;
-                if store || context.buffer_bytes[i] == 0 || (compute && reads.contains(b)) {
+                if store || !context.moved[i] || (compute && reads.contains(b)) {
                     continue;
                 }
                 let opens = self.version_of[i] == NONE || !self.open[i];
@@ -553,17 +600,27 @@ impl GraphBuilder {
                 let u = after[b];
                 if if self.open[b] { u.reads } else { u.reads_first } {
                     self.continues[v as usize] = true;
-                    graph.carry_out.push((b as u32, v));
+                    if v as usize >= graph.carry_in.len() {
+                        graph.carry_out.push((b as u32, v));
+                    }
                 }
             }
         }
         graph.footprint = 0;
         for b in 0..buffers {
-            if self.touched[b] {
+            if self.touched[b] && context.moved[b] {
                 graph.footprint = graph.footprint.saturating_add(context.buffer_bytes[b]);
             }
         }
         graph.versions = self.last_reader.len() as u32;
+        graph.shared.clear();
+        graph.shared.resize(self.last_reader.len(), false);
+        for version in 0..graph.carry_in.len() {
+            graph.shared[version] = true;
+        }
+        for &(_, version) in &graph.carry_out {
+            graph.shared[version as usize] = true;
+        }
         // Allocations were met in program order; keep those whose version is ever read.
         for &(x, version, bytes) in &self.version_allocs {
             let v = version as usize;
@@ -619,7 +676,11 @@ fn moved_bytes(item: &WorkItem, transfer: u32) -> u64 {
 }
 
 fn unwaited(context: &GraphContext, b: usize) -> ItemErrorKind {
-    let name = context.buffer_names.get(b).cloned().unwrap_or_else(|| b.to_string());
+    let name = context
+        .buffer_names
+        .get(b)
+        .cloned()
+        .unwrap_or_else(|| b.to_string());
     ItemErrorKind::ReadBeforeWait(name)
 }
 

@@ -170,7 +170,11 @@ pub fn cycle_stack(cores: &[CoreStats]) -> Vec<StackEntry> {
         for cause in Cause::ALL {
             let cycles = stats.stack.get(cause);
             if cycles > 0 {
-                out.push(StackEntry { core: core as u32, cause, cycles });
+                out.push(StackEntry {
+                    core: core as u32,
+                    cause,
+                    cycles,
+                });
             }
         }
     }

@@ -5,10 +5,10 @@
 //! step is handed back. A core step precedes the DRAM step of the same instant, a DRAM step the NoC
 //! step.
 
+use super::ChannelStats;
 use super::arbiter::Packet;
 use super::simple::{SimpleChannel, SimpleDram};
 use super::slab::Slab;
-use super::ChannelStats;
 use crate::clock::Timeline;
 use crate::dram;
 use crate::machine::{DramModel, Machine};
@@ -28,7 +28,10 @@ pub struct Channels {
 
 #[derive(Debug)]
 enum Model {
-    Simple { dram: SimpleDram, channels: Vec<SimpleChannel> },
+    Simple {
+        dram: SimpleDram,
+        channels: Vec<SimpleChannel>,
+    },
     Banked(Box<Banked>),
 }
 
@@ -55,7 +58,10 @@ impl Channels {
     pub fn new(machine: &Machine) -> Channels {
         let n = machine.dram.channels as usize;
         let model = match &machine.dram.model {
-            DramModel::Simple { latency, bytes_per_cycle } => Model::Simple {
+            DramModel::Simple {
+                latency,
+                bytes_per_cycle,
+            } => Model::Simple {
                 dram: SimpleDram::new(*latency, *bytes_per_cycle, machine.dram.request_bytes),
                 channels: vec![SimpleChannel::default(); n],
             },
@@ -89,7 +95,9 @@ impl Channels {
 
     /// The banked controllers' own counts, after every tick up to core step `end`.
     pub fn dram_stats(&mut self, end: u64) -> Vec<dram::DramStats> {
-        let Model::Banked(b) = &mut self.model else { return Vec::new() };
+        let Model::Banked(b) = &mut self.model else {
+            return Vec::new();
+        };
         let ticks = self.time.core_to_dram.at_or_after(end);
         for channel in &mut b.channels {
             channel.advance(&b.spec, ticks, &mut b.done);
@@ -99,13 +107,7 @@ impl Channels {
 
     /// A request leaves its NoC port in step `step`; a reply that is known at once goes to `reply`.
     #[inline]
-    pub fn accept(
-        &mut self,
-        channel: usize,
-        step: u64,
-        packet: Packet,
-        reply: impl FnOnce(Reply),
-    ) {
+    pub fn accept(&mut self, channel: usize, step: u64, packet: Packet, reply: impl FnOnce(Reply)) {
         let reached = self.time.noc_to_core.after(step + 1);
         let front = reached.max(self.front_free[channel]);
         self.front_free[channel] = front + 1;
@@ -141,7 +143,11 @@ impl Channels {
                 // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
                 // verdict, since all that is asked later is whether it outweighs DRAM's.
                 let noc = (step - packet.pushed).min(255) as u8;
-                let packet = Packet { cause: noc, pushed: at, ..packet };
+                let packet = Packet {
+                    cause: noc,
+                    pushed: at,
+                    ..packet
+                };
                 let tag = b.packets.insert(packet);
                 b.channels[channel].push(fed + 1, addr, write, tag);
             }
@@ -156,14 +162,18 @@ impl Channels {
         }
         let ticks = self.earliest_return(horizon);
         for channel in 0..self.front_free.len() {
-            let Model::Banked(b) = &mut self.model else { return };
+            let Model::Banked(b) = &mut self.model else {
+                return;
+            };
             if b.channels[channel].is_idle() {
                 continue;
             }
             let mut done = std::mem::take(&mut b.done);
             b.channels[channel].advance(&b.spec, ticks, &mut done);
             for &(tick, tag) in &done {
-                let Model::Banked(b) = &mut self.model else { return };
+                let Model::Banked(b) = &mut self.model else {
+                    return;
+                };
                 let packet = b.packets.remove(tag);
                 let returned = tick.max(b.returned[channel]);
                 b.returned[channel] = returned + 1;
@@ -188,7 +198,11 @@ impl Channels {
     /// NoC step in which a request returned in DRAM step `returned` is handed over.
     #[inline]
     fn push_step(&mut self, channel: usize, returned: u64) -> u64 {
-        let push = self.time.dram_to_noc.at_or_after(returned).max(self.reply_free[channel]);
+        let push = self
+            .time
+            .dram_to_noc
+            .at_or_after(returned)
+            .max(self.reply_free[channel]);
         self.reply_free[channel] = push + 1;
         push
     }
@@ -206,6 +220,8 @@ impl Channels {
 
     /// The same as a NoC step: no reply that is not yet known is handed over before it.
     pub fn earliest_reply(&self, horizon: u64) -> u64 {
-        self.time.dram_to_noc.at_or_after(self.earliest_return(horizon))
+        self.time
+            .dram_to_noc
+            .at_or_after(self.earliest_return(horizon))
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::slab::Slab;
 use super::Completion;
+use super::slab::Slab;
 use crate::clock::Conversion;
 use crate::stack::Cause;
 

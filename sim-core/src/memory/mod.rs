@@ -126,7 +126,9 @@ impl Memory {
     ) -> Result<u64, LinesError> {
         let injector = &mut self.injectors[core as usize];
         let mut sending = injector.spare.pop().unwrap_or_default();
-        sending.walker.start(item, transfer, self.request_bytes, self.max_rows)?;
+        sending
+            .walker
+            .start(item, transfer, self.request_bytes, self.max_rows)?;
         let lines = sending.walker.lines();
         if lines == 0 {
             injector.spare.push(sending);
@@ -195,7 +197,12 @@ impl Memory {
         // A port takes one reply a step, so a transfer's last reply is further away the more are
         // missing.
         let lanes = u64::from(self.ports.min(self.channels));
-        let more = self.noc.flights.fewest_missing(lanes).div_ceil(lanes).saturating_sub(1);
+        let more = self
+            .noc
+            .flights
+            .fewest_missing(lanes)
+            .div_ceil(lanes)
+            .saturating_sub(1);
         self.safe = self.time.noc_to_core.after(unknown.saturating_add(more));
     }
 
@@ -207,7 +214,12 @@ impl Memory {
             let core_step = self.time.noc_to_core.last_at_or_before(step);
             let mut next_start = u64::MAX;
             for core in 0..self.injectors.len() {
-                let Memory { injectors, noc, map, .. } = self;
+                let Memory {
+                    injectors,
+                    noc,
+                    map,
+                    ..
+                } = self;
                 let injector = &mut injectors[core];
                 let mut port = 0u64;
                 while let Some(sending) = injector.queue.front_mut() {

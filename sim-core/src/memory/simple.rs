@@ -36,22 +36,27 @@ pub struct SimpleChannel {
 impl SimpleDram {
     /// `latency` in DRAM steps; the cap in bytes per DRAM step (finite, above 0).
     pub fn new(latency: u32, bytes_per_cycle: Option<f64>, request_bytes: u32) -> SimpleDram {
-        let pace = bytes_per_cycle.filter(|&b| b > 0.0 && b < f64::from(request_bytes)).map(|b| {
-            // b = mantissa x 2^-shift, exactly.
-            let bits = b.to_bits();
-            let exponent = (bits >> 52 & 0x7ff) as i32 - 1075;
-            let mantissa = (bits & ((1 << 52) - 1)) | 1 << 52;
-            // b < request_bytes < 2^32, so exponent < -20; below 2^-64 bytes per cycle the pace
-            // saturates, which no run can tell apart.
-            let shift = (-exponent).clamp(0, 90) as u32;
-            let steps = u128::from(request_bytes) << shift;
-            Pace {
-                whole: u64::try_from(steps / u128::from(mantissa)).unwrap_or(u64::MAX >> 8),
-                part: (steps % u128::from(mantissa)) as u64,
-                unit: mantissa,
-            }
-        });
-        SimpleDram { latency: u64::from(latency), pace }
+        let pace = bytes_per_cycle
+            .filter(|&b| b > 0.0 && b < f64::from(request_bytes))
+            .map(|b| {
+                // b = mantissa x 2^-shift, exactly.
+                let bits = b.to_bits();
+                let exponent = (bits >> 52 & 0x7ff) as i32 - 1075;
+                let mantissa = (bits & ((1 << 52) - 1)) | 1 << 52;
+                // b < request_bytes < 2^32, so exponent < -20; below 2^-64 bytes per cycle the pace
+                // saturates, which no run can tell apart.
+                let shift = (-exponent).clamp(0, 90) as u32;
+                let steps = u128::from(request_bytes) << shift;
+                Pace {
+                    whole: u64::try_from(steps / u128::from(mantissa)).unwrap_or(u64::MAX >> 8),
+                    part: (steps % u128::from(mantissa)) as u64,
+                    unit: mantissa,
+                }
+            });
+        SimpleDram {
+            latency: u64::from(latency),
+            pace,
+        }
     }
 
     /// Least steps from admission to return.
