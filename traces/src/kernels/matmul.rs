@@ -380,7 +380,9 @@ impl Matmul {
                 &format!("min({bn}, N - n)"),
             ],
         };
-        multiply.write(w, self.form, cost)
+        multiply.write(w, self.form, cost)?;
+        w.release(&free);
+        Ok(())
     }
 }
 

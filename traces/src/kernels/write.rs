@@ -23,6 +23,7 @@ pub(super) struct Writer<'a> {
     tiles: Vec<(String, Unit, Cost)>,
     body: String,
     depth: usize,
+    releases: bool,
 }
 
 impl<'a> Writer<'a> {
@@ -36,6 +37,7 @@ impl<'a> Writer<'a> {
             tiles: Vec::new(),
             body: String::new(),
             depth: 1,
+            releases: false,
         }
     }
 
@@ -113,6 +115,18 @@ impl<'a> Writer<'a> {
         self.line(&text);
     }
 
+    /// Says that matmuls which wrote these are through: matmuls join a buffer's writers, and a tile of
+    /// no cost takes their place, so that who waits for the buffer waits for one op.
+    pub fn release(&mut self, free: &[String]) {
+        if !free.is_empty() {
+            self.releases = true;
+            let names = free.join(", ");
+            self.line(&format!(
+                "compute release vector reads [{names}] writes [{names}]"
+            ));
+        }
+    }
+
     /// The trace.
     pub fn finish(self, kernel: &str) -> Result<Trace> {
         let names: Vec<String> = self.tiles.iter().map(|t| t.0.clone()).collect();
@@ -128,6 +142,9 @@ impl<'a> Writer<'a> {
                 cost.cycles,
                 cost.overlap
             );
+        }
+        if self.releases {
+            text.push_str("tile release unit vector cycles 0 source declared\n");
         }
         // The kernel's program ids count as Triton's do: p0 fastest.
         text.push_str("dispatch order");
@@ -231,7 +248,7 @@ impl Step<'_> {
             let buffer = self.buffer(s.name);
             let semaphore = self.semaphore(s.group);
             let tail = match self.free(s.name) {
-                Some(free) => format!("reads [{free}] writes [{buffer}, {free}]"),
+                Some(free) => format!("reads [{free}] writes [{buffer}]"),
                 None => format!("writes [{buffer}]"),
             };
             w.line(&format!("load {} async {semaphore} {tail}", s.load));
