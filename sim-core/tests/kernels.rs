@@ -23,7 +23,9 @@ fn machine() -> Machine {
         .join(format!("../tests/golden/pytorchsim/configs/{name}.yml"));
     let text = std::fs::read_to_string(path).unwrap();
     let files = |path: &str| Err(format!("no {path}"));
-    load(name, &text, &files, ImportOptions::default()).unwrap().machine
+    load(name, &text, &files, ImportOptions::default())
+        .unwrap()
+        .machine
 }
 
 /// What a caller fills in from the machine.
@@ -93,16 +95,31 @@ fn run(machine: &Machine, spec: &KernelSpec) -> (Report, Stated) {
     let trace = ValidTrace::try_from(kernels::generate(spec).unwrap()).unwrap();
     let args = kernels::launch(spec).unwrap();
     let bound = Bound::new(&trace, &args, &Limits::default()).unwrap();
-    let launch = Launch { args, ..Launch::default() };
+    let launch = Launch {
+        args,
+        ..Launch::default()
+    };
     let report = simulate(machine, &trace, &launch, &mut ())
         .unwrap_or_else(|e| panic!("{e}\n{spec:?}\n{}", to_text(&trace)));
     let stated = stated(&bound);
-    assert_eq!(report.dram.bytes_read, stated.lines_read * LINE as u64, "{spec:?}");
-    assert_eq!(report.dram.bytes_written, stated.lines_written * LINE as u64, "{spec:?}");
+    assert_eq!(
+        report.dram.bytes_read,
+        stated.lines_read * LINE as u64,
+        "{spec:?}"
+    );
+    assert_eq!(
+        report.dram.bytes_written,
+        stated.lines_written * LINE as u64,
+        "{spec:?}"
+    );
     assert_eq!(report.work_items, bound.items());
     for core in &report.cores {
-        let stack: u64 =
-            report.cycle_stack.iter().filter(|e| e.core == core.id).map(|e| e.cycles).sum();
+        let stack: u64 = report
+            .cycle_stack
+            .iter()
+            .filter(|e| e.core == core.id)
+            .map(|e| e.cycles)
+            .sum();
         assert_eq!(stack, report.cycles);
     }
     (report, stated)
@@ -121,26 +138,68 @@ fn spec(kind: &str, text: &str) -> KernelSpec {
 
 const CASES: &[(&str, &str)] = &[
     ("matmul", "m=256 n=256 k=256 tile=128x128x128"),
-    ("matmul", "m=257 n=131 k=193 tile=128x64x64 group=2 stages=3"),
-    ("matmul", "m=256 n=256 k=512 tile=128x256x256 form=systolic stages=0"),
-    ("matmul", "m=100 n=90 k=500 tile=64x64x64 split_k=3 trans_a=true trans_b=true"),
-    ("matmul", "m=100 n=90 k=100 tile=32x32x32 persistent=3 group=2"),
-    ("batched_matmul", "batch=3 m=61 n=53 k=47 tile=32x32x16 form=systolic"),
-    ("batched_matmul", "batch=3 m=61 n=53 k=47 tile=32x32x16 shared_b=true split_k=2"),
-    ("conv", "images=2 height=14 width=13 channels=24 filters=20 kernel=3x3 padding=1x1 stride=2x1 tile=4x8x16x16"),
-    ("conv", "images=1 height=9 width=9 channels=8 filters=8 kernel=3x2 dilation=2x3 tile=4x4x8x8 layout=nchw form=systolic"),
+    (
+        "matmul",
+        "m=257 n=131 k=193 tile=128x64x64 group=2 stages=3",
+    ),
+    (
+        "matmul",
+        "m=256 n=256 k=512 tile=128x256x256 form=systolic stages=0",
+    ),
+    (
+        "matmul",
+        "m=100 n=90 k=500 tile=64x64x64 split_k=3 trans_a=true trans_b=true",
+    ),
+    (
+        "matmul",
+        "m=100 n=90 k=100 tile=32x32x32 persistent=3 group=2",
+    ),
+    (
+        "batched_matmul",
+        "batch=3 m=61 n=53 k=47 tile=32x32x16 form=systolic",
+    ),
+    (
+        "batched_matmul",
+        "batch=3 m=61 n=53 k=47 tile=32x32x16 shared_b=true split_k=2",
+    ),
+    (
+        "conv",
+        "images=2 height=14 width=13 channels=24 filters=20 kernel=3x3 padding=1x1 stride=2x1 tile=4x8x16x16",
+    ),
+    (
+        "conv",
+        "images=1 height=9 width=9 channels=8 filters=8 kernel=3x2 dilation=2x3 tile=4x4x8x8 layout=nchw form=systolic",
+    ),
     ("softmax", "rows=37 cols=1000 tile=8x256 online=true"),
     ("softmax", "rows=37 cols=1000 tile=8x1024"),
-    ("layer_norm", "rows=37 cols=1000 tile=8x256 online=true stages=1"),
+    (
+        "layer_norm",
+        "rows=37 cols=1000 tile=8x256 online=true stages=1",
+    ),
     ("layer_norm", "rows=37 cols=1000 tile=8x1024"),
-    ("attention", "heads=4 share=2 queries=100 keys=131 head_dim=64 tile=32x64"),
-    ("attention", "heads=4 queries=100 keys=100 head_dim=64 tile=32x32 causal=true form=systolic"),
-    ("attention", "heads=1 queries=100 keys=20 head_dim=16 tile=32x32 causal=true stages=0"),
+    (
+        "attention",
+        "heads=4 share=2 queries=100 keys=131 head_dim=64 tile=32x64",
+    ),
+    (
+        "attention",
+        "heads=4 queries=100 keys=100 head_dim=64 tile=32x32 causal=true form=systolic",
+    ),
+    (
+        "attention",
+        "heads=1 queries=100 keys=20 head_dim=16 tile=32x32 causal=true stages=0",
+    ),
     ("elementwise", "n=100003 block=4096 inputs=3"),
     ("elementwise", "n=1000 block=512 inputs=0"),
     ("reduction", "rows=100 cols=1001 tile=16x128"),
-    ("reduction", "rows=1001 cols=100 axis=0 tile=128x16 stages=3"),
-    ("matmul", "m=31 n=33 k=65 tile=16x16x32 dtype=i4 acc=i32 out=i32"),
+    (
+        "reduction",
+        "rows=1001 cols=100 axis=0 tile=128x16 stages=3",
+    ),
+    (
+        "matmul",
+        "m=31 n=33 k=65 tile=16x16x32 dtype=i4 acc=i32 out=i32",
+    ),
 ];
 
 #[test]
@@ -197,14 +256,19 @@ fn every_kind_runs_in_a_tight_scratchpad() {
 fn aligned_bytes_are_those_of_the_problem() {
     let machine = machine();
     let (m, n, k, bm, bn) = (512u64, 384u64, 256u64, 128u64, 64u64);
-    let (report, stated) =
-        run(&machine, &spec("matmul", "m=512 n=384 k=256 tile=128x64x32 group=4"));
+    let (report, stated) = run(
+        &machine,
+        &spec("matmul", "m=512 n=384 k=256 tile=128x64x32 group=4"),
+    );
     assert_eq!(stated.loaded, 2 * (m * k * (n / bn) + k * n * (m / bm)));
     assert_eq!(stated.stored, 2 * m * n);
     assert_eq!(report.dram.bytes_read, stated.loaded);
     assert_eq!(report.dram.bytes_written, stated.stored);
     let (report, stated) = run(&machine, &spec("softmax", "rows=64 cols=2048 tile=8x2048"));
-    assert_eq!((stated.loaded, stated.stored), (64 * 2048 * 4, 64 * 2048 * 4));
+    assert_eq!(
+        (stated.loaded, stated.stored),
+        (64 * 2048 * 4, 64 * 2048 * 4)
+    );
     assert_eq!(report.dram.bytes_read, stated.loaded);
 }
 
@@ -232,15 +296,25 @@ fn analytic_gemms_come_near_a_tpu_v3() {
 fn stages_hide_latency() {
     let machine = machine();
     let cycles = |stages: u32| {
-        let kernel =
-            Kernel::Matmul(Matmul { stages, ..Matmul::new(64, 64, 4096, [64, 64, 64]) });
+        let kernel = Kernel::Matmul(Matmul {
+            stages,
+            ..Matmul::new(64, 64, 4096, [64, 64, 64])
+        });
         let mut cost = cost(&machine);
-        cost.fixed.insert("dot".into(), GivenCost { cycles: 60, overlap: 0 });
+        cost.fixed.insert(
+            "dot".into(),
+            GivenCost {
+                cycles: 60,
+                overlap: 0,
+            },
+        );
         run(&machine, &KernelSpec { kernel, cost }).0.cycles
     };
     let measured: Vec<u64> = [1, 2, 3, 4, 8, 0].into_iter().map(cycles).collect();
     eprintln!("stages 1 2 3 4 8 as-fits: {measured:?}");
-    let [one, two, three, four, eight, fits] = measured.as_slice() else { panic!() };
+    let [one, two, three, four, eight, fits] = measured.as_slice() else {
+        panic!()
+    };
     // One buffer: load, then compute, 64 times; the load takes 85 cycles of latency and more.
     assert!(*one > 64 * (85 + 60));
     assert!(*two * 10 < *one * 8);
