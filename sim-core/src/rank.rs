@@ -47,9 +47,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
-use tilesim_traces::ValidTrace;
+use tilesim_traces::{Bound, ValidTrace};
 
-use crate::bound::lower_bound;
+use crate::bound::lower_bound_of;
 use crate::engine::{self, Launch, Watch};
 use crate::error::SimError;
 use crate::machine::Machine;
@@ -740,7 +740,7 @@ pub fn entries(
     traces: &[ValidTrace],
     machines: &[Machine],
 ) -> Vec<Entry> {
-    let mut seen: BTreeMap<Vec<(u64, Identity)>, usize> = BTreeMap::new();
+    let mut seen: BTreeMap<Vec<(u64, Identity, Option<u64>)>, usize> = BTreeMap::new();
     candidates
         .iter()
         .enumerate()
@@ -764,12 +764,22 @@ pub fn entries(
                         hint: None,
                     });
                 };
-                match engine::identity(machine, trace, &l.launch) {
-                    Ok(id) => identity.push((l.weight, id)),
-                    Err(e) => return Entry::Prefailed(Failure::from(&e)),
-                }
-                let bound = lower_bound(machine, trace, &l.launch).map_or(0, |b| b.cycles);
                 let cycle_budget = l.launch.options.cycle_budget;
+                let options = &l.launch.options;
+                let known = Bound::new(trace, &l.launch.args, &options.limits)
+                    .map_err(SimError::from)
+                    .and_then(|bound| {
+                        let id = engine::identity(machine, &bound, options)?;
+                        Ok((id, bound))
+                    });
+                let bound = match known {
+                    Ok((id, bound)) => {
+                        identity.push((l.weight, id, cycle_budget));
+                        bound
+                    }
+                    Err(e) => return Entry::Prefailed(Failure::from(&e)),
+                };
+                let bound = lower_bound_of(machine, &bound, options).map_or(0, |b| b.cycles);
                 bounds.push(LaunchEntry {
                     weight: l.weight,
                     bound,
