@@ -40,6 +40,12 @@ pub(crate) struct Simple {
 /// What one command does to ready times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
+    /// Rules that are usual for the command, at fixed places (see [`Effects::usual`]); 0 if absent.
+    pub near: [u64; 8],
+    /// Nothing in the lists below.
+    pub plain: bool,
+    /// Whether the time of its last issue is needed by `late`.
+    pub stamped: bool,
     /// At its own top node.
     pub top: Vec<Simple>,
     /// At its bank group.
@@ -60,6 +66,46 @@ pub(crate) struct Effects {
     pub all: Vec<Rule>,
 }
 
+impl Effects {
+    /// The usual rules of a command in the order of `near`: distance of the node from the bank (0 bank, 1 group, 2
+    /// top), target.
+    fn usual(cmd: usize) -> &'static [(u8, Cmd)] {
+        use Cmd::{Act, Pre, Rd, Wr};
+        match cmd {
+            c if c == Rd as usize || c == Wr as usize => {
+                &[(2, Rd), (2, Wr), (1, Rd), (1, Wr), (0, Pre)]
+            }
+            c if c == Act as usize => {
+                &[(2, Act), (1, Act), (0, Act), (0, Pre), (0, Rd), (0, Wr)]
+            }
+            c if c == Pre as usize => &[(2, Pre), (0, Act)],
+            _ => &[],
+        }
+    }
+
+    /// Moves the usual rules from the lists to `near`.
+    fn extract(&mut self, cmd: usize) {
+        for (i, &(up, target)) in Effects::usual(cmd).iter().enumerate() {
+            let list = match up {
+                0 => &mut self.bank,
+                1 => &mut self.group,
+                _ => &mut self.top,
+            };
+            for r in list.iter().filter(|r| r.target == target as u8) {
+                self.near[i] = self.near[i].max(r.cycles.into());
+            }
+            list.retain(|r| r.target != target as u8);
+        }
+        self.plain = self.bank.is_empty()
+            && self.group.is_empty()
+            && self.top.is_empty()
+            && self.tops.is_empty()
+            && self.mid_siblings.is_empty()
+            && self.windows.is_empty()
+            && self.other.is_empty();
+    }
+}
+
 /// A rule that delays a refresh or its precharge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Late {
@@ -73,10 +119,8 @@ pub(crate) struct Late {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timing {
     /// By the command that triggers them.
-    pub effects: Vec<Effects>,
+    pub effects: [Effects; 16],
     pub late: Vec<Late>,
-    /// Whether the time of a command's last issue is needed by `late`.
-    pub stamped: Vec<bool>,
     pub banks: usize,
     pub groups: usize,
     pub tops: usize,
@@ -123,9 +167,8 @@ impl Timing {
         let top_shift = level_shift[top_level];
         let get = |n: &str| u64::from(spec.timing.get(n).copied().unwrap_or(0));
         let mut t = Timing {
-            effects: vec![Effects::default(); CMDS],
+            effects: Default::default(),
             late: Vec::new(),
-            stamped: vec![false; CMDS],
             banks,
             groups: banks >> bank_shift,
             tops: banks >> top_shift,
@@ -205,7 +248,7 @@ impl Timing {
             for &b in c.before.iter().filter(|&&b| used[b as usize]) {
                 for &a in c.after.iter().filter(|&&a| used[a as usize]) {
                     if late[a as usize] && c.window == 1 && !c.sibling {
-                        t.stamped[b as usize] = true;
+                        t.effects[b as usize].stamped = true;
                         t.late.push(Late {
                             before: b as u8,
                             target: a as u8,
@@ -218,7 +261,7 @@ impl Timing {
                 }
             }
         }
-        for e in &mut t.effects {
+        for (cmd, e) in t.effects.iter_mut().enumerate() {
             for r in e
                 .all
                 .iter()
@@ -266,6 +309,7 @@ impl Timing {
                     _ => e.other.push(*r),
                 }
             }
+            e.extract(cmd);
         }
         t
     }
