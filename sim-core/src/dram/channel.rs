@@ -14,7 +14,7 @@ use super::ring::Ring;
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::Cmd;
 use super::stats::{Done, DramStats, WaitCause};
-use super::timing::{self, Rule};
+use super::timing::{self, CLASSES, Rule};
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
@@ -202,8 +202,36 @@ struct Rising {
     bank: u32,
 }
 
-/// The best candidate of a class, found earlier. It is the best up to clock `until`, from which on an older one may be
-/// ready too.
+impl Rising {
+    /// A precharge of `bank`, below top node `pc`, may not pair with it.
+    #[inline]
+    fn blocks(&self, pc: usize, bank: usize) -> bool {
+        self.pc == pc as u32 && (self.bank == u32::MAX || self.bank == bank as u32)
+    }
+}
+
+/// The pick that a class of commands is part of.
+#[inline(always)]
+fn class_kind(class: u8) -> usize {
+    match class {
+        timing::COL => QUEUED,
+        timing::PRE | timing::ACT => ROW,
+        _ => HELD,
+    }
+}
+
+#[inline(always)]
+fn class_dirt(class: u8) -> u8 {
+    1 << class_kind(class)
+}
+
+#[inline(always)]
+fn class_index(class: u8) -> usize {
+    (class.trailing_zeros() as usize).min(CLASSES - 1)
+}
+
+/// The best candidate of a class below one top node, found earlier. `time` leaves out what delays the whole node, and it
+/// is the best up to clock `until`, from which on an older one may be ready too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Best {
     time: u64,
@@ -212,6 +240,20 @@ struct Best {
     bank: usize,
 }
 
+/// A top node: ready clocks of every command, the best candidate per class, the classes for which it is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Top {
+    ready: Ready,
+    best: [Best; CLASSES],
+    stale: u8,
+}
+
+const TOP: Top = Top {
+    ready: [0; 16],
+    best: [NO_BEST; CLASSES],
+    stale: u8::MAX,
+};
+
 const NO_BEST: Best = Best {
     time: NEVER,
     age: 0,
@@ -219,13 +261,26 @@ const NO_BEST: Best = Best {
     bank: NONE,
 };
 
-/// The best key (ready time above, age below) found so far, and the least key of one that may beat it later.
-#[derive(Clone, Copy, Debug)]
-struct Search {
-    key: u64,
-    until: u64,
-    bank: usize,
+/// A best command of the whole channel, good while it lies ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pick {
+    time: u64,
+    age: u64,
+    bank: u32,
+    cmd: Cmd,
 }
+
+const NO_PICK: Pick = Pick {
+    time: NEVER,
+    age: 0,
+    bank: u32::MAX,
+    cmd: Cmd::Rd,
+};
+
+const HELD: usize = 0;
+const QUEUED: usize = 1;
+const ROW: usize = 2;
+const ALL_DIRTY: u8 = 7;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -261,12 +316,11 @@ pub(crate) struct Exact<const W: usize> {
     /// Clock in which the front queue needs attention; `NEVER` while it is empty or blocked.
     arrival: u64,
     next_refresh: u64,
-    /// Best candidate per class for the current direction, and the classes for which it is unknown.
-    best: [Best; 4],
-    stale: u8,
     write_mode: bool,
-    /// The queue lengths changed since the write mode was decided.
-    recheck: bool,
+    /// The best of the requests whose bank was opened for them, of the queue's column and of its row commands; and which
+    /// of these are unknown.
+    picks: [Pick; 3],
+    dirty: u8,
     /// The head of the front queue found its queue full and nothing has left that queue since.
     blocked: bool,
     len: [u32; 2],
@@ -301,8 +355,8 @@ pub(crate) struct Exact<const W: usize> {
     /// Counts of queued writes by address hash.
     filter: [u16; FILTER],
     banks: PerBank<Bank, W>,
-    /// Ready clocks of every command per top node and group.
-    top_ready: PerBank<Ready, W>,
+    tops: PerBank<Top, W>,
+    /// Ready clocks of every command per group.
     group_ready: PerBank<Ready, W>,
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: [PerBank<u64, W>; 16],
@@ -386,10 +440,9 @@ impl<const W: usize> Exact<W> {
                     interval.into()
                 }
             },
-            best: [NO_BEST; 4],
-            stale: u8::MAX,
             write_mode: false,
-            recheck: true,
+            picks: [NO_PICK; 3],
+            dirty: ALL_DIRTY,
             blocked: false,
             len: [0; 2],
             left: 0,
@@ -422,7 +475,7 @@ impl<const W: usize> Exact<W> {
             stats: DramStats::default(),
             filter: [0; FILTER],
             banks: [[BANK; 64]; W],
-            top_ready: [[[0; 16]; 64]; W],
+            tops: [[TOP; 64]; W],
             group_ready: [[[0; 16]; 64]; W],
             last: [[[0; 64]; W]; 16],
         }
@@ -590,7 +643,7 @@ impl<const W: usize> Exact<W> {
         });
         let tb = &spec.table;
         for i in 0..tb.tops {
-            out.extend(at(&self.top_ready, i).iter().map(|&t| later(t)));
+            out.extend(at(&self.tops, i).ready.iter().map(|&t| later(t)));
         }
         for i in 0..tb.groups {
             out.extend(at(&self.group_ready, i).iter().map(|&t| later(t)));
@@ -721,6 +774,10 @@ impl<const W: usize> Exact<W> {
         } else {
             spec.read_queue
         };
+        let full = self.len[d] >= cap;
+        if full && self.len[1] == 0 {
+            return false;
+        }
         let (bank, row) = spec.map.bank_row(f.addr);
         let b = bank as usize;
         let waited = t.wrapping_sub(1).wrapping_sub(f.at);
@@ -728,12 +785,11 @@ impl<const W: usize> Exact<W> {
             self.meet_write(spec, f, t, out);
             return true;
         }
-        if self.len[d] >= cap {
+        if full {
             return false;
         }
         self.stats.wait_queue = self.stats.wait_queue.wrapping_add(waited);
         self.len[d] = self.len[d].wrapping_add(1);
-        self.recheck = true;
         if f.write {
             let count = &mut self.filter[hash(f.addr)];
             *count = count.wrapping_add(1);
@@ -832,7 +888,8 @@ impl<const W: usize> Exact<W> {
     #[inline]
     fn admit(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
         let mut left = spec.accepts_per_tick;
-        while let Some(&f) = self.front.front() {
+        self.arrival = NEVER;
+        while let Some(f) = self.front.front() {
             if f.at >= t {
                 self.arrival = f.at.saturating_add(1);
                 return;
@@ -842,14 +899,24 @@ impl<const W: usize> Exact<W> {
                 return;
             }
             // While the head waits no write enters, so it cannot become one to forward or coalesce.
-            if self.blocked || !self.enqueue(spec, f, t, out) {
+            let full = !f.write && self.len[0] >= spec.read_queue && self.len[1] == 0;
+            if self.blocked || full || !self.accept_front(spec, t, out) {
                 self.blocked = true;
-                break;
+                return;
             }
-            self.front.drop_front();
             left = left.wrapping_sub(1);
         }
-        self.arrival = NEVER;
+    }
+
+    /// Accepts the head of the front queue if there is room for it.
+    #[inline(never)]
+    fn accept_front(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) -> bool {
+        let Some(&f) = self.front.front() else { return false };
+        let done = self.enqueue(spec, f, t, out);
+        if done {
+            self.front.drop_front();
+        }
+        done
     }
 
     // ---- completion ------------------------------------------------------------------------------------------------
@@ -884,7 +951,7 @@ impl<const W: usize> Exact<W> {
     #[inline(always)]
     fn ready(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
         let (t, c) = (&spec.table, cmd & 15);
-        at(&self.top_ready, bank.wrapping_shr(t.top_shift))[c]
+        at(&self.tops, bank.wrapping_shr(t.top_shift)).ready[c]
             .max(at(&self.group_ready, bank.wrapping_shr(t.bank_shift))[c])
             .max(at(&self.banks, bank).ready[c])
     }
@@ -932,7 +999,7 @@ impl<const W: usize> Exact<W> {
         let c = target as usize & 15;
         if (lo | hi) & ((1 << tb.top_shift) - 1) == 0 {
             for i in lo >> tb.top_shift..hi >> tb.top_shift {
-                raise(&mut at_mut(&mut self.top_ready, i)[c], when);
+                raise(&mut at_mut(&mut self.tops, i).ready[c], when);
             }
         } else if (lo | hi) & ((1 << tb.bank_shift) - 1) == 0 {
             for i in lo >> tb.bank_shift..hi >> tb.bank_shift {
@@ -954,7 +1021,7 @@ impl<const W: usize> Exact<W> {
             *at_mut(&mut self.last[cmd as usize & 15], bank) = t;
         }
         let top = bank.wrapping_shr(tb.top_shift);
-        let tops = at_mut(&mut self.top_ready, top);
+        let tops = &mut at_mut(&mut self.tops, top).ready;
         let groups = at_mut(&mut self.group_ready, bank.wrapping_shr(tb.bank_shift));
         let own = &mut at_mut(&mut self.banks, bank).ready;
         // Where a usual rule is absent its cycles are 0, and a ready time of now binds nobody.
@@ -1002,13 +1069,13 @@ impl<const W: usize> Exact<W> {
             raise(x, t.wrapping_add(r.cycles.into()));
         }
         for r in &e.top {
-            let x = &mut at_mut(&mut self.top_ready, top)[r.target as usize & 15];
+            let x = &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15];
             raise(x, t.wrapping_add(r.cycles.into()));
         }
         for r in &e.tops {
             let when = t.wrapping_add(r.cycles.into());
             for top in 0..tb.tops {
-                raise(&mut at_mut(&mut self.top_ready, top)[r.target as usize & 15], when);
+                raise(&mut at_mut(&mut self.tops, top).ready[r.target as usize & 15], when);
             }
         }
         for r in &e.mid_siblings {
@@ -1029,7 +1096,7 @@ impl<const W: usize> Exact<W> {
         for r in &e.windows {
             let ring = Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
             if let Some(from) = ring {
-                let x = &mut at_mut(&mut self.top_ready, top)[r.target as usize & 15];
+                let x = &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15];
                 raise(x, from.wrapping_add(r.cycles.into()));
             }
         }
@@ -1087,32 +1154,31 @@ impl<const W: usize> Exact<W> {
 
     #[inline(always)]
     fn set_write_mode(&mut self, spec: &DramSpec) {
-        if self.recheck {
-            self.decide(spec);
+        let flip = if self.write_mode {
+            self.len[1] < spec.drain_below && self.len[0] != 0
+        } else {
+            self.len[1] > spec.drain_above || self.len[0] == 0
+        };
+        if flip {
+            self.flip(spec);
         }
     }
 
-    #[inline]
-    fn decide(&mut self, spec: &DramSpec) {
-        // With these marks in order, deciding again changes nothing until a length does.
-        self.recheck = spec.drain_below > spec.drain_above.saturating_add(1);
-        let old = self.write_mode;
-        if old {
-            if self.len[1] < spec.drain_below && self.len[0] != 0 {
-                self.write_mode = false;
-            }
-        } else if self.len[1] > spec.drain_above || self.len[0] == 0 {
-            self.write_mode = true;
-        }
-        if self.write_mode != old {
-            self.stale |= timing::COL | timing::PRE | timing::ACT;
+    #[inline(never)]
+    fn flip(&mut self, spec: &DramSpec) {
+        self.write_mode = !self.write_mode;
+        self.dirty |= 1 << QUEUED | 1 << ROW;
+        for p in 0..spec.table.tops {
+            at_mut(&mut self.tops, p).stale |= timing::COL | timing::PRE | timing::ACT;
         }
     }
+
 
     /// A bank has become a candidate of `class` in direction `d`: keeps the known best right.
     #[inline(always)]
     fn compete_as(&mut self, spec: &DramSpec, class: u8, d: usize, b: usize, t: u64) {
-        if d != usize::from(self.write_mode) || self.stale & class != 0 {
+        let p = b.wrapping_shr(spec.table.top_shift);
+        if d != usize::from(self.write_mode) {
             return;
         }
         let bank = at(&self.banks, b);
@@ -1124,202 +1190,253 @@ impl<const W: usize> Exact<W> {
         if !get(mask, b) {
             return;
         }
-        let mut time = self.ready(spec, cmd, b).max(t);
-        if spec.table.half {
-            if class != timing::PRE {
-                time |= 1;
-            } else if time == self.rising.edge && self.pairing_blocks(spec, b) {
-                time = time.wrapping_add(1);
-            }
+        if at(&self.tops, p).stale & class != 0 {
+            self.dirty |= class_dirt(class);
+        } else {
+            self.compete(spec, class, cmd, age, b, t);
         }
-        self.compete(spec, class, time, age, b, t);
     }
 
-    /// Takes a new candidate of `class` into account, from clock `t` on.
+    /// Takes a new candidate of `class`, bank `b`, into account from clock `t` on.
     #[inline(always)]
-    fn compete(&mut self, spec: &DramSpec, class: u8, time: u64, age: u64, bank: usize, t: u64) {
-        let best = &mut self.best[class.trailing_zeros() as usize & 3];
-        let mut now = best.time;
-        if now < t {
-            now = t | u64::from(spec.table.half);
-            if now >= best.until || (spec.table.half && class == timing::PRE) {
-                self.stale |= class;
+    fn compete(&mut self, spec: &DramSpec, class: u8, cmd: usize, age: u64, b: usize, t: u64) {
+        let tb = &spec.table;
+        let p = b.wrapping_shr(tb.top_shift);
+        let half = u64::from(tb.half && class != timing::PRE);
+        let group = at(&self.group_ready, b.wrapping_shr(tb.bank_shift))[cmd & 15];
+        let own = at(&self.banks, b).ready[cmd & 15];
+        let rising = self.rising;
+        let top = at_mut(&mut self.tops, p);
+        let now = t.max(top.ready[cmd & 15]) | half;
+        let mut time = group.max(own).max(now) | half;
+        let best = &mut top.best[class_index(class)];
+        if tb.half && class == timing::PRE {
+            if time == rising.edge && rising.blocks(p, b) {
+                time = time.wrapping_add(1);
+            }
+            if best.time < now {
+                top.stale |= class;
+                self.dirty |= class_dirt(class);
                 return;
             }
-            best.time = now;
+        } else if best.time < now && now >= best.until {
+            top.stale |= class;
+            self.dirty |= class_dirt(class);
+            return;
         }
-        if (time, age) < (now, best.age) {
-            if time < now {
-                best.until = best.until.min(now);
+        let pick = &self.picks[class_kind(class)];
+        if (time, age) < (pick.time, pick.age) {
+            self.dirty |= class_dirt(class);
+        }
+        let known = best.time.max(now);
+        if (time, age) < (known, best.age) {
+            if time < known {
+                best.until = best.until.min(known);
             }
-            (best.time, best.age, best.bank) = (time, age, bank);
+            (best.time, best.age, best.bank) = (time, age, b);
         } else if age < best.age {
             best.until = best.until.min(time);
         }
     }
 
     /// What a command to bank `b` at clock `t` makes unknown: bests that lie at the bank itself, and those that a rule
-    /// above the bank may delay. A best later than that is still the best, as no candidate was earlier.
-    #[inline]
-    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64, also: u8) {
-        let delays = &spec.table.effects[cmd as usize & 15].delays;
-        let hit = |best: &Best, delay: u64, class: u8| {
-            if best.bank == b || best.time < t.wrapping_add(delay) {
-                class
-            } else {
-                0
-            }
-        };
-        self.stale |= also
-            | hit(&self.best[0], delays[0], timing::COL)
-            | hit(&self.best[1], delays[1], timing::PRE)
-            | hit(&self.best[2], delays[2], timing::ACT)
-            | hit(&self.best[3], delays[3], timing::ACTIVE);
+    /// between top node and bank may delay. Other candidates may be delayed too, but then the best is still the best.
+    #[inline(always)]
+    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64) {
+        let tb = &spec.table;
+        let e = &tb.effects[cmd as usize & 15];
+        let top = at_mut(&mut self.tops, b.wrapping_shr(tb.top_shift));
+        let mut stale = 0;
+        for (i, best) in top.best.iter().enumerate() {
+            let other = (best.bank ^ b).wrapping_shr(tb.bank_shift) != 0;
+            let until = if other { e.wide[i] } else { e.delays[i] };
+            let hit = best.bank == b || until != 0 && best.time < t.wrapping_add(until);
+            stale |= u8::from(hit) << i;
+        }
+        top.stale |= stale;
+        let mut dirty = 0;
+        for (i, pick) in self.picks.iter().enumerate() {
+            let hit = pick.bank == b as u32 || pick.time < t.wrapping_add(e.reach[i]);
+            dirty |= u8::from(hit) << i;
+        }
+        self.dirty |= dirty;
+    }
+
+    fn forget(&mut self, spec: &DramSpec) {
+        self.dirty = ALL_DIRTY;
+        for p in 0..spec.table.tops {
+            at_mut(&mut self.tops, p).stale = u8::MAX;
+        }
     }
 
     /// The best candidate of `class` from clock `t` on.
     #[inline(always)]
     fn find<const HALF: bool>(&mut self, spec: &DramSpec, class: u8, t: u64) -> Best {
-        let mut known = self.best[class.trailing_zeros() as usize & 3];
-        if self.stale & class == 0 {
-            if known.time >= t {
-                return known;
+        let d = usize::from(self.write_mode);
+        let (cmd, mask) = match class {
+            timing::COL => (if d == 0 { RD } else { WR }, self.col[d]),
+            timing::PRE => (PRE, self.pre[d]),
+            timing::ACT => (ACT, self.act[d]),
+            timing::HELD_RD => (RD, self.held_by[0]),
+            _ => (WR, self.held_by[1]),
+        };
+        let mut found = NO_BEST;
+        if !any(&mask) {
+            return found;
+        }
+        for (p, slice) in spec.table.slices.iter().enumerate() {
+            let mut own = mask;
+            for (m, s) in own.iter_mut().zip(slice) {
+                *m &= s;
             }
-            let now = t | u64::from(HALF);
-            if now < known.until && !(HALF && class == timing::PRE) {
-                known.time = now;
-                return known;
+            if !any(&own) {
+                continue;
+            }
+            let top = at(&self.tops, p);
+            let now = t.max(top.ready[cmd]) | u64::from(HALF && class != timing::PRE);
+            let mut best = top.best[class_index(class)];
+            let holds = best.time >= now || now < best.until && !(HALF && class == timing::PRE);
+            if top.stale & class == 0 && holds {
+                best.time = best.time.max(now);
+            } else {
+                best = self.search::<HALF>(spec, class, cmd, d, p, &own, now);
+            }
+            if (best.time, best.age) < (found.time, found.age) {
+                found = best;
             }
         }
-        self.search::<HALF>(spec, class, t)
+        found
+    }
+
+    /// The best of the banks in `mask`, all below top node `p`, from clock `now` on.
+    #[inline(always)]
+    fn search<const HALF: bool>(
+        &mut self,
+        spec: &DramSpec,
+        class: u8,
+        cmd: usize,
+        d: usize,
+        p: usize,
+        mask: &[u64; W],
+        now: u64,
+    ) -> Best {
+        let (mut least, mut until, mut at_bank) = (NEVER, NEVER, NONE);
+        for (w, &word) in mask.iter().enumerate() {
+            let mut m = word;
+            while m != 0 {
+                let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                m &= m.wrapping_sub(1);
+                let bank = at(&self.banks, b);
+                let group = at(&self.group_ready, b.wrapping_shr(spec.table.bank_shift))[cmd & 15];
+                let mut time = group.max(bank.ready[cmd & 15]).max(now);
+                if HALF && class == timing::PRE {
+                    if time == self.rising.edge && self.rising.blocks(p, b) {
+                        time = time.wrapping_add(1);
+                    }
+                } else if HALF {
+                    time |= 1;
+                }
+                let age = match class {
+                    timing::COL => bank.hit_seq[d],
+                    timing::PRE | timing::ACT => bank.miss_seq[d],
+                    _ => bank.holder_age,
+                };
+                let key = time.wrapping_sub(now) << AGE_BITS | age;
+                let (less, more) = (key.min(least), key.max(least));
+                // The one that loses matters later if it is older.
+                if more & AGES < less & AGES {
+                    until = more.min(until);
+                }
+                if key < least {
+                    at_bank = b;
+                }
+                least = less;
+            }
+        }
+        let found = Best {
+            time: now.wrapping_add(least >> AGE_BITS),
+            age: least & AGES,
+            until: now.saturating_add(until >> AGE_BITS),
+            bank: at_bank,
+        };
+        let top = at_mut(&mut self.tops, p);
+        top.best[class_index(class)] = found;
+        top.stale &= !class;
+        found
+    }
+
+    /// The best of a kind from clock `t` on.
+    #[inline(always)]
+    fn pick<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> Pick {
+        if self.dirty >> kind & 1 != 0 || self.picks[kind].time < t {
+            match kind {
+                HELD => self.pick_held::<HALF>(spec, t),
+                QUEUED => self.pick_queued::<HALF>(spec, t),
+                _ => self.pick_row::<HALF>(spec, t),
+            }
+        }
+        self.picks[kind]
     }
 
     #[inline(always)]
-    fn search<const HALF: bool>(&mut self, spec: &DramSpec, class: u8, t: u64) -> Best {
-        let d = usize::from(self.write_mode);
-        let mut s = Search {
-            key: NEVER,
-            until: NEVER,
-            bank: NONE,
+    fn keep(&mut self, kind: usize, best: Best, cmd: Cmd) {
+        self.picks[kind] = Pick {
+            time: best.time,
+            age: best.age,
+            bank: best.bank as u32,
+            cmd,
         };
-        match class {
-            timing::COL => {
-                let cmd = if d == 0 { RD } else { WR };
-                let age = |b: &Bank| b.hit_seq[d];
-                self.scan::<HALF, false>(spec, cmd, &self.col[d], age, t, &mut s);
-            }
-            timing::PRE => {
-                let age = |b: &Bank| b.miss_seq[d];
-                self.scan::<false, HALF>(spec, PRE, &self.pre[d], age, t, &mut s);
-            }
-            timing::ACT => {
-                let age = |b: &Bank| b.miss_seq[d];
-                self.scan::<HALF, false>(spec, ACT, &self.act[d], age, t, &mut s);
-            }
-            _ => {
-                let age = |b: &Bank| b.holder_age;
-                self.scan::<HALF, false>(spec, RD, &self.held_by[0], age, t, &mut s);
-                self.scan::<HALF, false>(spec, WR, &self.held_by[1], age, t, &mut s);
-            }
-        }
-        let found = if s.bank == NONE {
-            NO_BEST
+        self.dirty &= !(1 << kind);
+    }
+
+    #[inline(always)]
+    fn pick_held<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
+        if any(&self.held) {
+            self.pick_held_of::<HALF>(spec, t);
         } else {
-            Best {
-                time: t.wrapping_add(s.key >> AGE_BITS),
-                age: s.key & AGES,
-                until: t.saturating_add(s.until >> AGE_BITS),
-                bank: s.bank,
-            }
-        };
-        self.best[class.trailing_zeros() as usize & 3] = found;
-        self.stale &= !class;
-        found
+            self.picks[HELD].time = NEVER;
+            self.dirty &= !(1 << HELD);
+        }
+    }
+
+    #[inline(never)]
+    fn pick_held_of<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
+        let read = self.find::<HALF>(spec, timing::HELD_RD, t);
+        let write = self.find::<HALF>(spec, timing::HELD_WR, t);
+        if (write.time, write.age) < (read.time, read.age) {
+            self.keep(HELD, write, Cmd::Wr);
+        } else {
+            self.keep(HELD, read, Cmd::Rd);
+        }
+    }
+
+    #[inline(always)]
+    fn pick_queued<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
+        let best = self.find::<HALF>(spec, timing::COL, t);
+        self.keep(QUEUED, best, if self.write_mode { Cmd::Wr } else { Cmd::Rd });
+    }
+
+    #[inline(never)]
+    fn pick_row<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
+        let pre = self.find::<HALF>(spec, timing::PRE, t);
+        let act = self.find::<HALF>(spec, timing::ACT, t);
+        if (act.time, act.age) < (pre.time, pre.age) {
+            self.keep(ROW, act, Cmd::Act);
+        } else {
+            self.keep(ROW, pre, Cmd::Pre);
+        }
     }
 
     #[inline(always)]
     fn best_active<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Cand {
-        let b = self.find::<HALF>(spec, timing::ACTIVE, t);
-        if b.bank == NONE {
-            return NO_CAND;
-        }
-        let write = get(&self.held_by[1], b.bank);
-        let cmd = if write { Cmd::Wr } else { Cmd::Rd };
+        let p = self.pick::<HALF>(spec, HELD, t);
         Cand {
-            time: b.time,
-            cmd,
-            bank: b.bank as u16,
+            time: p.time,
+            cmd: p.cmd,
+            bank: p.bank as u16,
             source: Source::Active,
-            write,
+            write: p.cmd == Cmd::Wr,
         }
-    }
-
-    /// Takes the banks in `mask` into account, which all need `cmd`; `ODD` rounds up to a rising edge, `PAIRED` heeds
-    /// HBM3's pairing rule.
-    #[inline(always)]
-    fn scan<const ODD: bool, const PAIRED: bool>(
-        &self,
-        spec: &DramSpec,
-        cmd: usize,
-        mask: &[u64; W],
-        age: impl Fn(&Bank) -> u64,
-        t: u64,
-        search: &mut Search,
-    ) {
-        if !any(mask) {
-            return;
-        }
-        let (tb, cmd) = (&spec.table, cmd & 15);
-        let mut s = *search;
-        for &(top, word, bits) in &tb.slices {
-            let mut m = mask[word as usize & (W - 1)] & bits;
-            if m == 0 {
-                continue;
-            }
-            let base = at(&self.top_ready, top as usize)[cmd].max(t);
-            let least = base.wrapping_sub(t) << AGE_BITS;
-            if least > s.key {
-                s.until = s.until.min(least);
-                continue;
-            }
-            let first = word.wrapping_mul(64) as usize;
-            while m != 0 {
-                let b = first | m.trailing_zeros() as usize;
-                m &= m.wrapping_sub(1);
-                let bank = at(&self.banks, b);
-                let group = at(&self.group_ready, b.wrapping_shr(tb.bank_shift))[cmd];
-                let mut time = group.max(bank.ready[cmd]).max(base);
-                if ODD {
-                    time |= 1;
-                }
-                if PAIRED && time == self.rising.edge && self.pairing_blocks(spec, b) {
-                    time = time.wrapping_add(1);
-                }
-                let key = time.wrapping_sub(t) << AGE_BITS | age(bank);
-                let (less, more) = if key < s.key { (key, s.key) } else { (s.key, key) };
-                // The one that loses matters later if it is older.
-                if more & AGES < less & AGES {
-                    s.until = s.until.min(more);
-                }
-                if key < s.key {
-                    s.bank = b;
-                }
-                s.key = less;
-            }
-        }
-        *search = s;
-    }
-
-    #[inline(always)]
-    fn best_col<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Best {
-        self.find::<HALF>(spec, timing::COL, t)
-    }
-
-    /// HBM3: a precharge of `bank` may not pair with the row command of the rising edge before.
-    #[inline]
-    fn pairing_blocks(&self, spec: &DramSpec, bank: usize) -> bool {
-        self.rising.pc == pc_of(spec, bank)
-            && (self.rising.bank == u32::MAX || self.rising.bank == bank as u32)
     }
 
     /// The command of the oldest refresh that is due.
@@ -1372,11 +1489,11 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline(always)]
-    fn queue_cand(&self, cmd: Cmd, b: Best) -> Cand {
+    fn queue_cand(&self, p: Pick) -> Cand {
         Cand {
-            time: b.time,
-            cmd,
-            bank: b.bank as u16,
+            time: p.time,
+            cmd: p.cmd,
+            bank: p.bank as u16,
             source: Source::Queue,
             write: self.write_mode,
         }
@@ -1466,7 +1583,6 @@ impl<const W: usize> Exact<W> {
         // It counted in the queue from the tick of acceptance to this one.
         let ticks = t.wrapping_sub(e.arrive);
         self.len[d] = self.len[d].wrapping_sub(1);
-        self.recheck = true;
         if self.blocked {
             self.unblock(e.write);
         }
@@ -1557,60 +1673,88 @@ impl<const W: usize> Exact<W> {
         out: &mut Vec<Done>,
         log: &mut L,
     ) {
-        let b = c.bank as usize;
-        let d = usize::from(c.write);
         match (c.source, c.cmd) {
             (Source::Due, _) => self.issue_due(spec, c, t, log),
-            (Source::Active, _) => {
-                let i = at(&self.banks, b).holder;
-                clear(&mut self.held, b);
-                clear(&mut self.held_by[d], b);
-                self.update_pre(b);
-                self.column(spec, i, c, t, out, log);
-                self.spoil(spec, c.cmd, b, t, timing::ACTIVE);
-                self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
-            }
-            (Source::Queue, Cmd::Pre) => {
-                let i = at(&self.banks, b).lists[d].miss;
-                self.count_first(spec, i, Cmd::Pre, t);
-                log.log(t, Cmd::Pre, b, Some(self.entries[i as usize].addr), c.write);
-                self.stats.precharges = self.stats.precharges.wrapping_add(1);
-                self.touch(spec, Cmd::Pre, b, t);
-                self.close(b);
-                self.spoil(spec, Cmd::Pre, b, t, timing::PRE);
-                self.compete_as(spec, timing::ACT, d, b, t);
-            }
-            (Source::Queue, Cmd::Act) => {
-                let i = self.pop_miss(d, b);
-                self.count_first(spec, i, Cmd::Act, t);
-                let row = self.entries[i as usize].row;
-                log.log(t, Cmd::Act, b, Some(self.entries[i as usize].addr), c.write);
-                self.stats.activates = self.stats.activates.wrapping_add(1);
-                self.touch(spec, Cmd::Act, b, t);
-                self.leave_queue(i, t);
-                if LP {
-                    at_mut(&mut self.banks, b).state = BankState::Activating;
-                    clear(&mut self.act[0], b);
-                    clear(&mut self.act[1], b);
-                    self.act2 = Some(Act2 {
-                        entry: i,
-                        bank: b as u16,
-                        deadline: t + spec.table.act2_limit,
-                    });
-                }
-                self.spoil(spec, Cmd::Act, b, t, timing::ACT);
-                if !LP {
-                    self.promote(spec, i, b, t);
-                    self.open(b, row);
-                    self.compete_as(spec, timing::COL, d, b, t);
-                }
-            }
-            (Source::Queue, _) => {
-                let i = self.pop_hit(d, b);
-                self.leave_queue(i, t);
-                self.column(spec, i, c, t, out, log);
-                self.spoil(spec, c.cmd, b, t, timing::COL);
-            }
+            (Source::Active, _) | (_, Cmd::Rd | Cmd::Wr) => self.issue_col(spec, c, t, out, log),
+            (_, Cmd::Pre) => self.issue_pre(spec, c, t, log),
+            _ => self.issue_act::<LP, L>(spec, c, t, log),
+        }
+    }
+
+    /// A column command.
+    #[inline]
+    fn issue_col<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        c: Cand,
+        t: u64,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) {
+        let b = c.bank as usize;
+        let d = usize::from(c.write);
+        if c.source == Source::Active {
+            let i = at(&self.banks, b).holder;
+            clear(&mut self.held, b);
+            clear(&mut self.held_by[d], b);
+            self.update_pre(b);
+            self.column(spec, i, c, t, out, log);
+            self.spoil(spec, c.cmd, b, t);
+            self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
+        } else {
+            let i = self.pop_hit(d, b);
+            self.leave_queue(i, t);
+            self.column(spec, i, c, t, out, log);
+            self.spoil(spec, c.cmd, b, t);
+        }
+    }
+
+    #[inline]
+    fn issue_pre<L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
+        let b = c.bank as usize;
+        let d = usize::from(c.write);
+        let i = at(&self.banks, b).lists[d].miss;
+        self.count_first(spec, i, Cmd::Pre, t);
+        log.log(t, Cmd::Pre, b, Some(self.entries[i as usize].addr), c.write);
+        self.stats.precharges = self.stats.precharges.wrapping_add(1);
+        self.touch(spec, Cmd::Pre, b, t);
+        self.close(b);
+        self.spoil(spec, Cmd::Pre, b, t);
+        self.compete_as(spec, timing::ACT, d, b, t);
+    }
+
+    #[inline]
+    fn issue_act<const LP: bool, L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        c: Cand,
+        t: u64,
+        log: &mut L,
+    ) {
+        let b = c.bank as usize;
+        let d = usize::from(c.write);
+        let i = self.pop_miss(d, b);
+        self.count_first(spec, i, Cmd::Act, t);
+        let row = self.entries[i as usize].row;
+        log.log(t, Cmd::Act, b, Some(self.entries[i as usize].addr), c.write);
+        self.stats.activates = self.stats.activates.wrapping_add(1);
+        self.touch(spec, Cmd::Act, b, t);
+        self.leave_queue(i, t);
+        if LP {
+            at_mut(&mut self.banks, b).state = BankState::Activating;
+            clear(&mut self.act[0], b);
+            clear(&mut self.act[1], b);
+            self.act2 = Some(Act2 {
+                entry: i,
+                bank: b as u16,
+                deadline: t + spec.table.act2_limit,
+            });
+        }
+        self.spoil(spec, Cmd::Act, b, t);
+        if !LP {
+            self.promote(spec, i, b, t);
+            self.open(b, row);
+            self.compete_as(spec, timing::COL, d, b, t);
         }
     }
 
@@ -1641,10 +1785,15 @@ impl<const W: usize> Exact<W> {
         bank.holder_age = age;
         put(&mut self.held, b);
         put(&mut self.held_by[usize::from(write)], b);
-        if self.stale & timing::ACTIVE == 0 {
-            let time = self.ready(spec, if write { WR } else { RD }, b).max(t)
-                | u64::from(spec.table.half);
-            self.compete(spec, timing::ACTIVE, time, age, b, t);
+        let (class, cmd) = if write {
+            (timing::HELD_WR, WR)
+        } else {
+            (timing::HELD_RD, RD)
+        };
+        if at(&self.tops, b.wrapping_shr(spec.table.top_shift)).stale & class == 0 {
+            self.compete(spec, class, cmd, age, b, t);
+        } else {
+            self.dirty |= 1 << HELD;
         }
     }
 
@@ -1674,7 +1823,7 @@ impl<const W: usize> Exact<W> {
         if cmd != c.cmd {
             self.stats.precharges = self.stats.precharges.wrapping_add(1);
             self.close(b);
-            self.stale = u8::MAX;
+            self.forget(spec);
         }
         self.retire(spec, i, t, out);
     }
@@ -1683,7 +1832,7 @@ impl<const W: usize> Exact<W> {
         let Some(&d) = self.due.front() else { return };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         log.log(t, c.cmd, lo, None, false);
-        self.stale = u8::MAX;
+        self.forget(spec);
         if d.single {
             self.touch(spec, c.cmd, lo, t);
         } else {
@@ -1761,15 +1910,25 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut event = NEVER;
+        let mut event = self.next_event;
         while t <= end {
             if t == self.next_refresh {
                 self.add_due(spec, t);
+                self.dirty = ALL_DIRTY;
             }
             if t >= self.arrival {
                 self.admit(spec, t, out);
             }
             let wake = self.arrival.min(self.next_refresh);
+            if !LP {
+                if event > t && self.due.is_empty() {
+                    self.set_write_mode(spec);
+                }
+                if self.dirty == 0 && event > t {
+                    t = wake.min(event).min(end.wrapping_add(1));
+                    continue;
+                }
+            }
             if LP && let Some(c) = self.cas {
                 // The access that the synchronisation was for; nothing else may go first.
                 let time = self.ready(spec, c.cmd as usize, c.bank.into()).max(t);
@@ -1800,19 +1959,22 @@ impl<const W: usize> Exact<W> {
             if c.time > t {
                 let other = if self.due.is_empty() {
                     self.set_write_mode(spec);
-                    let mut best = self.best_col::<false>(spec, t);
-                    let mut cmd = if self.write_mode { Cmd::Wr } else { Cmd::Rd };
-                    let pre = self.find::<false>(spec, timing::PRE, t);
-                    if (pre.time, pre.age) < (best.time, best.age) {
-                        (best, cmd) = (pre, Cmd::Pre);
-                    }
-                    if !LP || second.is_none() {
-                        let act = self.find::<false>(spec, timing::ACT, t);
-                        if (act.time, act.age) < (best.time, best.age) {
-                            (best, cmd) = (act, Cmd::Act);
+                    let mut best = self.pick::<false>(spec, QUEUED, t);
+                    let row = if LP && second.is_some() {
+                        let pre = self.find::<false>(spec, timing::PRE, t);
+                        Pick {
+                            time: pre.time,
+                            age: pre.age,
+                            bank: pre.bank as u32,
+                            cmd: Cmd::Pre,
                         }
+                    } else {
+                        self.pick::<false>(spec, ROW, t)
+                    };
+                    if (row.time, row.age) < (best.time, best.age) {
+                        best = row;
                     }
-                    self.queue_cand(cmd, best)
+                    self.queue_cand(best)
                 } else {
                     self.best_due::<false>(spec, t)
                 };
@@ -1895,7 +2057,7 @@ impl<const W: usize> Exact<W> {
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
-        self.spoil(spec, Cmd::Act2, b, t, 0);
+        self.spoil(spec, Cmd::Act2, b, t);
         self.promote(spec, a.entry, b, t);
         self.open(b, e.row);
         self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
@@ -1904,13 +2066,8 @@ impl<const W: usize> Exact<W> {
     #[inline(always)]
     fn best_row<const HALF: bool>(&mut self, spec: &DramSpec, free: bool, t: u64) -> Cand {
         if free {
-            let pre = self.find::<HALF>(spec, timing::PRE, t);
-            let act = self.find::<HALF>(spec, timing::ACT, t);
-            if (act.time, act.age) < (pre.time, pre.age) {
-                self.queue_cand(Cmd::Act, act)
-            } else {
-                self.queue_cand(Cmd::Pre, pre)
-            }
+            let row = self.pick::<HALF>(spec, ROW, t);
+            self.queue_cand(row)
         } else {
             self.best_due::<HALF>(spec, t)
         }
@@ -1925,22 +2082,29 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut event = NEVER;
+        let mut event = self.next_event;
         while t <= end {
             if t == self.next_refresh {
                 self.add_due(spec, t);
+                self.dirty = ALL_DIRTY;
             }
             if t >= self.arrival {
                 self.admit(spec, t, out);
             }
-            let mut col = self.best_active::<HALF>(spec, t);
             let free = self.due.is_empty();
             if free {
                 self.set_write_mode(spec);
+            }
+            if self.dirty == 0 && event > t {
+                t = self.arrival.min(self.next_refresh).min(event).min(end.wrapping_add(1));
+                continue;
+            }
+            let mut col = self.best_active::<HALF>(spec, t);
+            if free {
                 if col.time > t {
-                    let c = self.best_col::<HALF>(spec, t);
+                    let c = self.pick::<HALF>(spec, QUEUED, t);
                     if c.time < col.time {
-                        col = self.queue_cand(if self.write_mode { Cmd::Wr } else { Cmd::Rd }, c);
+                        col = self.queue_cand(c);
                     }
                 }
             }
@@ -1960,7 +2124,7 @@ impl<const W: usize> Exact<W> {
             }
             event = 0;
             if col.time == t {
-                self.issue::<false, L>(spec, col, t, out, log);
+                self.issue_col(spec, col, t, out, log);
                 if free {
                     self.set_write_mode(spec);
                 }
@@ -1981,9 +2145,12 @@ impl<const W: usize> Exact<W> {
                         bank: if all { u32::MAX } else { row.bank.into() },
                     };
                     // The pairing rule is about one tick: a best before or after it stays the best.
-                    let known = self.best[1].time;
-                    if old >= t || known == self.rising.edge || known == old {
-                        self.stale |= timing::PRE;
+                    for p in 0..spec.table.tops {
+                        let top = at_mut(&mut self.tops, p);
+                        let known = top.best[class_index(timing::PRE)].time;
+                        if old >= t || known == self.rising.edge || known == old {
+                            top.stale |= timing::PRE;
+                        }
                     }
                 }
                 self.issue::<false, L>(spec, row, t, out, log);

@@ -10,12 +10,15 @@
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 
-/// Classes of commands that compete: column commands of the queues, precharges, activates, column commands of requests
-/// whose row was opened for them. As bits of a set.
+/// Classes of commands that compete: column commands of the queues, precharges, activates, and reads and writes whose row
+/// was opened for them. As bits of a set.
 pub(crate) const COL: u8 = 1;
 pub(crate) const PRE: u8 = 2;
 pub(crate) const ACT: u8 = 4;
-pub(crate) const ACTIVE: u8 = 8;
+pub(crate) const HELD_RD: u8 = 8;
+pub(crate) const HELD_WR: u8 = 16;
+/// How many classes.
+pub(crate) const CLASSES: usize = 5;
 
 /// After the command that owns it: `target` waits `cycles` at nodes of `level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +61,12 @@ pub(crate) struct Effects {
     pub tops: Vec<Simple>,
     /// At other nodes between top and bank group with the same parent: their level.
     pub mid_siblings: Vec<Rule>,
-    /// Per class of commands (`COL`, ...) the most ticks by which rules above the bank delay it.
-    pub delays: [u64; 4],
+    /// Per class of commands (`COL`, ...) the most ticks by which rules between top node and bank delay it, inside the
+    /// bank group and outside; 0 for not at all.
+    pub delays: [u64; CLASSES],
+    pub wide: [u64; CLASSES],
+    /// Most ticks by which rules above the bank delay column commands (twice) and row commands.
+    pub reach: [u64; 3],
     /// Everything else: other windows, siblings, levels that cover several nodes.
     pub other: Vec<Rule>,
     /// All rules as given, for commands to a whole scope.
@@ -130,8 +137,8 @@ pub(crate) struct Timing {
     pub top_shift: u32,
     /// log2 of banks below one node, for each level down to the bank.
     pub level_shift: Vec<u32>,
-    /// The banks of each top node as masks: node, word of the mask, bits of the word.
-    pub slices: Vec<(u32, u32, u64)>,
+    /// The banks of each top node as masks.
+    pub slices: Vec<[u64; 4]>,
     /// Ring slots needed.
     pub ring_slots: usize,
     /// The bank level.
@@ -189,14 +196,11 @@ impl Timing {
             },
         };
         for top in 0..t.tops {
-            for w in 0..banks.div_ceil(64) {
-                let bits =
-                    (0..64).filter(|b| (w * 64 + b) >> top_shift == top && w * 64 + b < banks);
-                let mask = bits.fold(0u64, |m, b| m | 1 << b);
-                if mask != 0 {
-                    t.slices.push((top as u32, w as u32, mask));
-                }
+            let mut slice = [0; 4];
+            for b in (0..banks.min(256)).filter(|b| b >> top_shift == top) {
+                slice[b / 64] |= 1u64 << (b % 64);
             }
+            t.slices.push(slice);
         }
         let mut used = [false; CMDS];
         let mut late = [false; CMDS];
@@ -262,20 +266,33 @@ impl Timing {
             }
         }
         for (cmd, e) in t.effects.iter_mut().enumerate() {
-            for r in e
-                .all
-                .iter()
-                .filter(|r| r.level as usize != bank_level || r.window > 1 || r.sibling)
-            {
+            for r in &e.all {
+                let level = r.level as usize;
+                if level != bank_level || r.window > 1 || r.sibling {
+                    let kinds = match r.target {
+                        x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => 0..2,
+                        x if x == Cmd::Pre as u8 || x == Cmd::Act as u8 => 2..3,
+                        _ => 0..0,
+                    };
+                    for reach in &mut e.reach[kinds] {
+                        *reach = (*reach).max(r.cycles.into());
+                    }
+                }
+                if level <= top_level || level == bank_level && r.window == 1 && !r.sibling {
+                    continue;
+                }
                 let classes = match r.target {
-                    x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => COL | ACTIVE,
+                    x if x == Cmd::Rd as u8 => COL | HELD_RD,
+                    x if x == Cmd::Wr as u8 => COL | HELD_WR,
                     x if x == Cmd::Pre as u8 => PRE,
                     x if x == Cmd::Act as u8 => ACT,
                     _ => 0,
                 };
-                for (i, delay) in e.delays.iter_mut().enumerate() {
-                    if classes >> i & 1 != 0 {
-                        *delay = (*delay).max(r.cycles.into());
+                let inside = level == group_level && !r.sibling;
+                for i in (0..CLASSES).filter(|i| classes >> i & 1 != 0) {
+                    e.delays[i] = e.delays[i].max(r.cycles.into());
+                    if !inside {
+                        e.wide[i] = e.wide[i].max(r.cycles.into());
                     }
                 }
             }
