@@ -340,11 +340,11 @@ impl<'a> Dispatcher<'a> {
         self.out_of_bounds += work.item.out_of_bounds;
         let (first, last) = (index == 0, index + 1 == self.items);
         let variant = self.variant(index);
-        if self.uniform {
-            if let Some(graph) = &self.shared[variant] {
-                work.graph = Rc::clone(graph);
-                return Ok(work);
-            }
+        if self.uniform
+            && let Some(graph) = &self.shared[variant]
+        {
+            work.graph = Rc::clone(graph);
+            return Ok(work);
         }
         let mut before = std::mem::take(&mut self.before);
         let mut after = std::mem::take(&mut self.after);

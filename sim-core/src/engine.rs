@@ -114,7 +114,7 @@ pub fn simulate(
     let total = if bound.items() == 0 {
         0
     } else {
-        run.to_the_end(&launch.options, watch)?
+        run.run_out(&launch.options, watch)?
     };
     let mut notes = Vec::new();
     if bound.items() == 0 {
@@ -272,13 +272,13 @@ fn check_costs(machine: &Machine, trace: &ValidTrace) -> Result<(), SimError> {
         ("array rows", on.array_rows, c.array_rows),
         ("array columns", on.array_cols, c.array_cols),
     ] {
-        if let Some(measured) = measured {
-            if measured != here {
-                return Err(SimError::CostMismatch {
-                    measured: format!("{measured} {what}"),
-                    here: here.to_string(),
-                });
-            }
+        if let Some(measured) = measured
+            && measured != here
+        {
+            return Err(SimError::CostMismatch {
+                measured: format!("{measured} {what}"),
+                here: here.to_string(),
+            });
         }
     }
     Ok(())
@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
     }
 
     /// Run until nothing is outstanding; the total in core cycles.
-    fn to_the_end(
+    fn run_out(
         &mut self,
         options: &RunOptions,
         watch: &mut impl Watch,

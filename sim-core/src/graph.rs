@@ -603,12 +603,11 @@ impl GraphBuilder {
             }
         }
         if let Some(after) = after {
-            for b in 0..buffers {
+            for (b, u) in after.iter().enumerate() {
                 let v = self.version_of[b];
                 if v == NONE {
                     continue;
                 }
-                let u = after[b];
                 if if self.open[b] { u.reads } else { u.reads_first } {
                     self.continues[v as usize] = true;
                     if v >= entering {

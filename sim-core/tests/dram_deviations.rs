@@ -51,7 +51,8 @@ fn number_5_posted_writes_stay_behind() {
     ch.push(0, 0, true, 0);
     let mut out = Vec::new();
     ch.advance(&spec, 10_000, &mut out);
-    assert_eq!(out, [(1, 0)]);
+    assert_eq!(out.len(), 1);
+    assert_eq!((out[0].tick, out[0].tag), (1, 0));
     assert_eq!(ch.unwritten(), 1);
     assert!(ch.is_idle());
 }

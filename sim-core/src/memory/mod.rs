@@ -314,10 +314,10 @@ impl Memory {
                         run.count -= now;
                         sending.run = (run.count > 0).then_some(run);
                     }
-                    if sending.taken == sending.walker.lines() {
-                        if let Some(done) = injector.queue.pop_front() {
-                            injector.spare.push(done);
-                        }
+                    if sending.taken == sending.walker.lines()
+                        && let Some(done) = injector.queue.pop_front()
+                    {
+                        injector.spare.push(done);
                     }
                 }
                 if !injector.queue.is_empty() && next_start == u64::MAX {
