@@ -114,6 +114,7 @@ pub fn simulate(
     }
     let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();
+    let l2 = run.memory.l2_stats();
     let out_of_bounds = run.dispatcher.out_of_bounds();
     let cores: Vec<CoreStats> = run.cores.into_iter().map(|c| c.finish(total)).collect();
     Ok(Report {
@@ -128,7 +129,7 @@ pub fn simulate(
             .map(|(id, stats)| CoreReport::new(id as u32, stats, total))
             .collect(),
         cycle_stack: report::cycle_stack(&cores),
-        dram: report::dram(machine, &channels, controllers),
+        dram: report::dram(machine, &channels, controllers, l2),
         out_of_bounds_transfers: out_of_bounds,
         notes,
         identity,

@@ -6,6 +6,7 @@ use crate::cores::CoreStats;
 use crate::dram::DramStats;
 use crate::machine::Machine;
 use crate::memory::ChannelStats;
+use crate::memory::l2::L2Stats;
 use crate::stack::Cause;
 
 /// Version of the timing model: part of every result's identity, raised whenever a figure moves.
@@ -100,6 +101,9 @@ pub struct DramReport {
     pub bytes_written: u64,
     /// Requests per channel.
     pub channels: Vec<ChannelStats>,
+    /// The L2 slices' counts, one a channel; empty without an L2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub l2: Vec<L2Stats>,
     /// The banked controllers' own counts per channel; empty for other models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub controllers: Vec<DramStats>,
@@ -182,12 +186,14 @@ pub fn dram(
     machine: &Machine,
     channels: &[ChannelStats],
     controllers: Vec<DramStats>,
+    l2: Vec<L2Stats>,
 ) -> DramReport {
     let bytes = u64::from(machine.dram.request_bytes);
     DramReport {
         bytes_read: channels.iter().map(|c| c.reads).sum::<u64>() * bytes,
         bytes_written: channels.iter().map(|c| c.writes).sum::<u64>() * bytes,
         channels: channels.to_vec(),
+        l2,
         controllers,
     }
 }

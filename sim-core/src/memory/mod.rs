@@ -12,10 +12,12 @@
 //! unlimited, as in the reference).
 
 pub mod arbiter;
+mod cached;
 mod calendar;
 pub mod channel_map;
 pub mod channels;
 mod flights;
+pub mod l2;
 pub mod lines;
 pub mod noc;
 pub mod simple;
@@ -34,6 +36,7 @@ use crate::stack::Cause;
 use arbiter::Packet;
 use channel_map::ChannelMapper;
 use flights::Flights;
+use l2::L2Stats;
 use lines::{LineWalker, LinesError, Run};
 use noc::Noc;
 
@@ -179,6 +182,11 @@ impl Memory {
     /// Counts per channel.
     pub fn stats(&self) -> &[ChannelStats] {
         self.noc.dram.stats()
+    }
+
+    /// The L2 slices' counts; empty without an L2.
+    pub fn l2_stats(&self) -> Vec<L2Stats> {
+        self.noc.dram.l2_stats()
     }
 
     /// The banked controllers' counts up to core step `end`; empty for other models.

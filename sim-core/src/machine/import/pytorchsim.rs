@@ -100,6 +100,14 @@ const PATHS: &[(&str, &str)] = &[
     ("cores.scratchpad_bytes", "core_spad_size_kb"),
     ("cores.injection_ports", "icnt_injection_ports_per_core"),
     ("noc.latency_cycles", "icnt_latency_cycles"),
+    ("l2.sets", "l2d_config"),
+    ("l2.ways", "l2d_config"),
+    ("l2.line_bytes", "l2d_config"),
+    ("l2.sector_bytes", "l2d_config"),
+    ("l2.mshr_entries", "l2d_config"),
+    ("l2.mshr_merges", "l2d_config"),
+    ("l2.miss_queue", "l2d_config"),
+    ("l2.hit_latency_cycles", "l2d_hit_latency"),
     ("dram.channels", "dram_channels"),
     ("dram.request_bytes", "dram_req_size_byte"),
     ("dram.latency_cycles", "dram_latency"),
@@ -151,6 +159,103 @@ pub struct L2Facts {
     pub config: String,
     /// Core cycles of a hit.
     pub hit_latency: u64,
+}
+
+impl L2Facts {
+    /// Our `l2` section for requests of `request_bytes`.
+    ///
+    /// The text reads `type:sets:line:ways,sector,replacement:write:allocate:write
+    /// allocate:index,mshr type:entries:merges,miss queue:result queue,port width`.
+    fn tree(&self, request_bytes: u64) -> Result<Value, MachineError> {
+        let key = "l2d_config";
+        let bad = |what: &str, found: &str| {
+            MachineError::new(
+                code::NOT_ONE_OF,
+                key,
+                format!("'{}': {what} cannot be '{}'", cut(&self.config), cut(found)),
+            )
+        };
+        let groups: Vec<Vec<&str>> = self
+            .config
+            .split(',')
+            .map(|group| group.split(':').map(str::trim).collect())
+            .collect();
+        let [shape, sector, policy, mshr, queues, ..] = groups.as_slice() else {
+            return Err(bad("the whole", "of fewer than five groups")
+                .hint("for example S:128:128:512,32,L:B:m:W:L,A:192:4,32:0,32"));
+        };
+        let number = |group: &[&str], at: usize, what: &str| -> Result<u64, MachineError> {
+            let text = group.get(at).copied().unwrap_or_default();
+            text.parse::<u32>()
+                .map(u64::from)
+                .map_err(|_| bad(what, text))
+        };
+        let letter = |group: &[&str], at: usize, what: &str, known: &[(&str, &'static str)]| {
+            let text = group.get(at).copied().unwrap_or_default();
+            let found = known.iter().find(|(theirs, _)| *theirs == text);
+            found.map(|(_, ours)| *ours).ok_or_else(|| {
+                let names: Vec<&str> = known.iter().map(|(theirs, _)| *theirs).collect();
+                bad(what, text).hint(format!("modelled here: {}", names.join(", ")))
+            })
+        };
+        let line = number(shape, 2, "the line's bytes")?;
+        let sector = match letter(shape, 0, "the type", &[("S", "sectored"), ("N", "plain")])? {
+            "plain" => line,
+            // A request larger than a sector fills several at once.
+            _ => number(sector, 0, "the sector's bytes")?.max(request_bytes),
+        };
+        letter(policy, 0, "the replacement", &[("L", "lru")])?;
+        letter(mshr, 0, "the miss registers' type", &[("A", ""), ("S", "")])?;
+        let write = letter(
+            policy,
+            1,
+            "the write policy",
+            &[("B", "back"), ("T", "through"), ("L", "through")],
+        )?;
+        let allocate = letter(
+            policy,
+            2,
+            "the allocation",
+            &[("m", "on_miss"), ("f", "on_fill"), ("s", "on_fill")],
+        )?;
+        let write_allocate = letter(
+            policy,
+            3,
+            "the write allocation",
+            &[
+                ("N", "none"),
+                ("W", "write_and_fetch"),
+                ("F", "fetch"),
+                ("L", "validate"),
+            ],
+        )?;
+        let index = letter(
+            policy,
+            4,
+            "the set index",
+            &[("L", "linear"), ("X", "xor"), ("P", "ipoly")],
+        )?;
+        Ok(json!({
+            "model": "datacache",
+            "sets": number(shape, 1, "the number of sets")?,
+            "ways": number(shape, 3, "the number of ways")?,
+            "line_bytes": line,
+            "sector_bytes": sector,
+            "set_index": index,
+            "write": write,
+            "write_allocate": write_allocate,
+            "allocate": allocate,
+            "mshr_entries": number(mshr, 1, "the number of miss registers")?,
+            "mshr_merges": number(mshr, 2, "the number of merges")?,
+            "miss_queue": number(queues, 0, "the miss queue")?,
+            "hit_latency_cycles": self.hit_latency,
+        }))
+    }
+}
+
+/// The start of a text, for messages.
+fn cut(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 /// What a file says of its NoC.
@@ -239,11 +344,10 @@ pub fn build(description: Description, options: ImportOptions) -> Result<Importe
         }
     }
     if options.as_configured {
-        if l2.is_some() {
-            return Err(
-                missing("l2d_type", "an L2 cache is not modelled yet".to_owned())
-                    .hint("without as-configured it has no effect, as in the reference"),
-            );
+        if let Some(facts) = &l2 {
+            let request = base.pointer("/dram/request_bytes").and_then(Value::as_u64);
+            let l2 = facts.tree(request.unwrap_or(32))?;
+            let _ = crate::machine::schema::set(&mut base, "l2", l2);
         }
         if dram_partitions > 1 {
             return Err(missing(
