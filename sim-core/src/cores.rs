@@ -72,7 +72,6 @@ fn gate(node: &Node) -> Gate {
 #[derive(Debug, Default)]
 struct Resident {
     work: Prepared,
-    live: bool,
     deps: Vec<u32>,
     /// When an op became ready, as a running number.
     joined: Vec<u32>,
@@ -181,14 +180,18 @@ pub struct Core {
     holds: std::collections::BinaryHeap<std::cmp::Reverse<(u64, u64, u32)>>,
     hold_number: u64,
     spad_used: u64,
+    /// The last scan freed scratchpad.
+    made_room: bool,
+    /// Bytes per allocation slot, and who knows it: work-items and entries of `carried`.
     allocs: Vec<u64>,
+    holders: Vec<u8>,
     free_allocs: Vec<u32>,
     /// Versions shared over a boundary in dispatch order: (index of the later item, buffer, slot).
     carried: Vec<(u64, u32, u32)>,
     loads: VecDeque<(u32, u32)>,
     stores: VecDeque<(u32, u32)>,
     current: Option<CurrentTransfer>,
-    /// Transfers without lines, whose data is there: (step, resident, op).
+    /// Transfers without lines: (step in which they end, resident or `NONE` for a store, op).
     empty: VecDeque<(u64, u32, u32)>,
     woken: Vec<(u32, u32, Cause)>,
     next: u64,
@@ -234,7 +237,9 @@ impl Core {
             holds: std::collections::BinaryHeap::new(),
             hold_number: 0,
             spad_used: 0,
+            made_room: false,
             allocs: Vec::new(),
+            holders: Vec::new(),
             free_allocs: Vec::new(),
             carried: Vec::new(),
             loads: VecDeque::new(),
@@ -297,7 +302,6 @@ impl Core {
         let graph = Rc::clone(&work.graph);
         let r = &mut self.residents[at as usize];
         let n = graph.nodes.len();
-        r.live = true;
         r.deps.clear();
         r.deps.extend(graph.nodes.iter().map(|n| n.deps));
         r.joined.clear();
@@ -343,14 +347,17 @@ impl Core {
         let known = self.residents[resident as usize].slots[version as usize];
         let found = self.carried.iter().position(|c| (c.0, c.1) == (boundary, buffer));
         let slot = match (found, known) {
+            // The entry's hold passes to the work-item.
             (Some(at), NONE) => self.carried.swap_remove(at).2,
             (Some(_), slot) => slot,
-            (None, slot) => {
-                let slot = if slot == NONE { self.new_slot() } else { slot };
+            (None, known) => {
+                let slot = if known == NONE { self.new_slot() } else { known };
                 // The other half may be on another core and never come: keep a bounded memory.
                 if self.carried.len() >= 1024 {
-                    self.carried.remove(0);
+                    let (_, _, forgotten) = self.carried.remove(0);
+                    self.let_go(forgotten);
                 }
+                self.holders[slot as usize] += 1;
                 self.carried.push((boundary, buffer, slot));
                 slot
             }
@@ -360,11 +367,25 @@ impl Core {
 
     fn new_slot(&mut self) -> u32 {
         match self.free_allocs.pop() {
-            Some(slot) => slot,
+            Some(slot) => {
+                self.holders[slot as usize] = 1;
+                slot
+            }
             None => {
                 self.allocs.push(0);
+                self.holders.push(1);
                 (self.allocs.len() - 1) as u32
             }
+        }
+    }
+
+    /// One that knew a slot forgets it. Bytes still in it stay in use: nothing can free them.
+    fn let_go(&mut self, slot: u32) {
+        let holders = &mut self.holders[slot as usize];
+        *holders -= 1;
+        if *holders == 0 {
+            self.allocs[slot as usize] = 0;
+            self.free_allocs.push(slot);
         }
     }
 
@@ -405,8 +426,14 @@ impl Core {
 
     fn retire_resident(&mut self, at: usize) {
         let id = self.order.remove(at);
+        let mut slots = std::mem::take(&mut self.residents[id as usize].slots);
+        for slot in slots.drain(..) {
+            if slot != NONE {
+                self.let_go(slot);
+            }
+        }
         let r = &mut self.residents[id as usize];
-        r.live = false;
+        r.slots = slots;
         self.stats.work_items += 1;
         self.spare.push(id);
     }
@@ -444,7 +471,9 @@ impl Core {
                 Some(&(at, resident, op)) if at <= step => {
                     self.empty.pop_front();
                     self.last_active = step;
-                    self.arrived(resident, op, Cause::Dma);
+                    if resident != NONE {
+                        self.arrived(resident, op, Cause::Dma);
+                    }
                 }
                 _ => return,
             }
@@ -484,8 +513,11 @@ impl Core {
                 NodeKind::Load { batch: NONE, .. } => {}
                 _ => self.complete(current.resident, current.op, None),
             }
-            if current.lines == 0 && matches!(node.kind, NodeKind::Load { .. }) {
-                self.empty.push_back((step + 1, current.resident, current.op));
+            if current.lines == 0 {
+                // Nothing will come back; what a reply would have ended ends in the next step.
+                let load = matches!(node.kind, NodeKind::Load { .. });
+                let resident = if load { current.resident } else { NONE };
+                self.empty.push_back((step + 1, resident, current.op));
             }
         }
         let Some((resident, op)) = self.loads.pop_front().or_else(|| self.stores.pop_front())
@@ -546,12 +578,20 @@ impl Core {
     /// Returns whether an op with cost (or a wait) was issued.
     fn scan(&mut self, counter: u64, spec: &CoreSpec) -> bool {
         let mut at = 0;
+        // The scan walks a ready list once: what it has passed over waits for the next one, also if
+        // a zero-cost tile makes room for it.
+        let mut passed = 0;
+        self.made_room = false;
         while at < self.order.len() {
             let resident = self.order[at];
-            match self.candidate(resident, counter, spec) {
-                None => at += 1,
+            match self.candidate(resident, passed, counter, spec) {
+                None => {
+                    at += 1;
+                    passed = 0;
+                }
                 Some((list, position, op)) => {
                     let r = &mut self.residents[resident as usize];
+                    passed = r.joined[op as usize] + 1;
                     if position == 0 {
                         r.ready[list].pop_front();
                     } else {
@@ -566,10 +606,12 @@ impl Core {
         false
     }
 
-    /// The op of a resident that starts next: (list, position, op).
+    /// The op of a resident that starts next, among those that became ready as number `passed` or
+    /// later: (list, position, op).
     fn candidate(
         &mut self,
         resident: u32,
+        passed: u32,
         counter: u64,
         spec: &CoreSpec,
     ) -> Option<(usize, usize, u32)> {
@@ -612,7 +654,7 @@ impl Core {
             while r.load_from < list.len() {
                 let op = list[r.load_from];
                 let need = r.work.graph.nodes[op as usize].alloc_bytes;
-                if need <= room {
+                if need <= room && r.joined[op as usize] >= passed {
                     consider(Gate::LoadRoom, r.load_from, op, r.joined[op as usize]);
                     break;
                 }
@@ -624,6 +666,7 @@ impl Core {
             let node = &r.work.graph.nodes[op as usize];
             let NodeKind::Compute { unit, cost } = node.kind else { continue };
             let open = node.alloc_bytes <= room
+                && r.joined[op as usize] >= passed
                 && (unit_free || cost.cycles == 0)
                 && (slot_free || unit != Unit::Preload);
             if open {
@@ -681,10 +724,13 @@ impl Core {
             for &version in &graph.releases[node.releases.range()] {
                 let slot = self.residents[resident as usize].slots[version as usize];
                 if slot != NONE {
+                    self.made_room = true;
                     self.spad_used -= self.allocs[slot as usize];
                     self.allocs[slot as usize] = 0;
-                    self.free_allocs.push(slot);
-                    self.residents[resident as usize].slots[version as usize] = NONE;
+                    if !graph.shared[version as usize] {
+                        self.let_go(slot);
+                        self.residents[resident as usize].slots[version as usize] = NONE;
+                    }
                 }
             }
         }
@@ -748,6 +794,7 @@ impl Core {
             }
         };
         let finish = match spec.compute_issue {
+            _ if cycles == 0 => counter,
             ComputeIssue::Serial => counter + cycles,
             ComputeIssue::PerUnit => match self.units[lane as usize].back() {
                 None => counter + cycles,
@@ -833,7 +880,7 @@ impl Core {
         let mut blocked_on_unit = false;
         for &r in &self.order {
             let r = &self.residents[r as usize];
-            if issued && r.ready.iter().any(|l| !l.is_empty()) {
+            if (issued || self.made_room) && r.ready.iter().any(|l| !l.is_empty()) {
                 next = step + 1;
             }
             for list in [Gate::Unit, Gate::Slot, Gate::ComputeRoom] {

@@ -183,8 +183,8 @@ fn context(
     let capacity = machine.cores.scratchpad_bytes;
     let mut buffer_bytes = Vec::with_capacity(trace.buffers.len());
     for (buffer, moved) in trace.buffers.iter().zip(&moved) {
-        let bytes = if *moved { buffer.bytes } else { 0 };
-        if capacity > 0 && bytes > capacity {
+        let bytes = buffer.bytes;
+        if *moved && capacity > 0 && bytes > capacity {
             return Err(SimError::BufferTooLarge { name: buffer.name.clone(), bytes, capacity });
         }
         buffer_bytes.push(bytes);
@@ -197,6 +197,7 @@ fn context(
             .map(|(t, cycles)| TileCost { cycles, overlap: t.overlap })
             .collect(),
         buffer_bytes,
+        moved,
         buffer_names: trace.buffers.iter().map(|b| b.name.clone()).collect(),
     })
 }

@@ -24,8 +24,10 @@ const NONE: u32 = u32::MAX;
 pub struct GraphContext {
     /// Cycles and overlap per tile of the cost table.
     pub tiles: Vec<TileCost>,
-    /// Bytes per buffer that occupies scratchpad, 0 for others (virtual, or never moved by a DMA).
+    /// Bytes per buffer.
     pub buffer_bytes: Vec<u64>,
+    /// Whether some DMA of the trace moves it: only such buffers occupy scratchpad.
+    pub moved: Vec<bool>,
     /// Names, for messages.
     pub buffer_names: Vec<String>,
 }
@@ -108,6 +110,8 @@ pub struct Graph {
     pub batches: Vec<u32>,
     /// Versions in all.
     pub versions: u32,
+    /// Per version: whether a neighbour in dispatch order shares it.
+    pub shared: Vec<bool>,
     /// (buffer, version) shared with the work-item before.
     pub carry_in: Vec<(u32, u32)>,
     /// (buffer, version) shared with the work-item after.
@@ -500,7 +504,7 @@ impl GraphBuilder {
         self.version_allocs.clear();
         for b in 0..buffers {
             let entering = before.map(|s| s[b]).filter(|u| u.touched);
-            if let (Some(u), true) = (entering, context.buffer_bytes[b] > 0) {
+            if let (Some(u), true) = (entering, context.moved[b]) {
                 self.version_of[b] = self.new_version();
                 self.open[b] = u.ends_open;
                 graph.carry_in.push((b as u32, self.version_of[b]));
@@ -514,7 +518,7 @@ impl GraphBuilder {
             for b in reads {
                 let i = b.index();
                 self.touched[i] = true;
-                if context.buffer_bytes[i] == 0 || (compute && writes.contains(b)) {
+                if !context.moved[i] || (compute && writes.contains(b)) {
                     continue;
                 }
                 if self.version_of[i] != NONE {
@@ -526,7 +530,7 @@ impl GraphBuilder {
             for b in writes {
                 let i = b.index();
                 self.touched[i] = true;
-                if store || context.buffer_bytes[i] == 0 || (compute && reads.contains(b)) {
+                if store || !context.moved[i] || (compute && reads.contains(b)) {
                     continue;
                 }
                 let opens = self.version_of[i] == NONE || !self.open[i];
@@ -559,11 +563,16 @@ impl GraphBuilder {
         }
         graph.footprint = 0;
         for b in 0..buffers {
-            if self.touched[b] {
+            if self.touched[b] && context.moved[b] {
                 graph.footprint = graph.footprint.saturating_add(context.buffer_bytes[b]);
             }
         }
         graph.versions = self.last_reader.len() as u32;
+        graph.shared.clear();
+        graph.shared.resize(self.last_reader.len(), false);
+        for &(_, version) in graph.carry_in.iter().chain(&graph.carry_out) {
+            graph.shared[version as usize] = true;
+        }
         // Allocations were met in program order; keep those whose version is ever read.
         for &(x, version, bytes) in &self.version_allocs {
             let v = version as usize;
