@@ -14,7 +14,7 @@ use crate::cores::{Core, CoreStats};
 use crate::dispatch::Dispatcher;
 use crate::error::{Deadlock, SimError};
 use crate::graph::{GraphContext, TileCost};
-use crate::machine::{ArraySplit, Machine};
+use crate::machine::{ArraySplit, Machine, MemoryModel};
 use crate::memory::Memory;
 use crate::report::{self, CoreReport, Exactness, Identity, MODEL_VERSION, Report};
 
@@ -112,6 +112,10 @@ pub fn simulate(
             run.dispatcher.out_of_bounds()
         ));
     }
+    let transfers = machine.memory == MemoryModel::Transfer;
+    if transfers {
+        notes.push(crate::memory::TRANSFER_NOTE.to_string());
+    }
     let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();
     let l2 = run.memory.l2_stats();
@@ -122,7 +126,7 @@ pub fn simulate(
         ns: report::nanoseconds(total, machine.clocks.core_khz),
         work_items: bound.items(),
         dram_requests: channels.iter().map(|c| c.reads + c.writes).sum(),
-        exactness: Exactness::ExactFull,
+        exactness: if transfers { Exactness::TransferLevel } else { Exactness::ExactFull },
         cores: cores
             .iter()
             .enumerate()

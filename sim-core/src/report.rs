@@ -45,6 +45,8 @@ pub struct Report {
 pub enum Exactness {
     /// Every work-item was simulated.
     ExactFull,
+    /// Every work-item was simulated, its memory transfer by transfer: approximate.
+    TransferLevel,
 }
 
 /// One core's part.

@@ -35,6 +35,16 @@ struct Level {
     at: u64,
 }
 
+/// What a transfer looks like wherever it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    lines: u64,
+    row_bits: i128,
+    levels: [(u64, i128); MAX_NEST],
+    /// Of a gather.
+    rows: u64,
+}
+
 /// Walks the lines of one transfer. Reused: the sort buffer keeps its capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineWalker {
@@ -182,6 +192,22 @@ impl LineWalker {
     /// Lines in all, also those already taken.
     pub fn lines(&self) -> u64 {
         self.lines
+    }
+
+    /// What the transfer looks like wherever it lies; call it before the first run is taken.
+    ///
+    /// Gathers look alike if they have equally many rows and lines.
+    pub fn shape(&self) -> Shape {
+        let mut levels = [(0, 0); MAX_NEST];
+        for (to, from) in levels.iter_mut().zip(&self.levels[..self.depth]) {
+            *to = (from.extent, from.stride_bits);
+        }
+        Shape {
+            lines: self.lines,
+            row_bits: self.row_bits,
+            levels,
+            rows: if self.use_sorted { self.sorted.len() as u64 } else { 0 },
+        }
     }
 
     /// The next run, or `None` at the end.

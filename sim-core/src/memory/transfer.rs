@@ -1,0 +1,710 @@
+//! The transfer-level model: whole transfers against shares of latency and bandwidth.
+//!
+//! # What is modelled
+//!
+//! A transfer sends its requests evenly over the core cycles that its DMA needs for them. All
+//! channels together are one server with a queue, first come first served: while transfers send, its
+//! backlog grows with their *work* and shrinks with time, and a transfer's last request waits for
+//! the backlog that it finds. The core's own NoC ports are a second such server. The way there and
+//! back has the latency of an idle system.
+//!
+//! The work of a transfer is what its *shape* (rows, strides, direction) costs the channels. A shape
+//! is looked at once per run: its lines are counted per channel, and the share of the most loaded
+//! one is played to that channel's controller alone, twice over; the second time is its work, spread
+//! over the channels as evenly as its lines are. `simple` DRAM has a closed form instead. So row
+//! locality, bank conflicts, bursts and refresh are in the figures, and a transfer costs a few dozen
+//! operations however long it is. Request counts are exact.
+//!
+//! With an L2, blocks of lines touched before and not yet replaced (least recently used first) cost
+//! no DRAM work; capacity counts the sectors touched.
+//!
+//! # What is not modelled
+//!
+//! Channels that are loaded unevenly for long, turnarounds between the reads and writes of different
+//! transfers, contention inside the NoC, miss registers, and the order of requests within a
+//! transfer. `docs/deviations/transfer.md` has the measured differences.
+//!
+//! All arithmetic is on integers: times in core cycles and 2^-20 of them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use tilesim_traces::launch::{Transfer, WorkItem};
+use tilesim_traces::model::Direction;
+
+use super::channel_map::ChannelMapper;
+use super::l2::L2Stats;
+use super::lines::{LineWalker, LinesError, Shape};
+use super::{ChannelStats, Completion};
+use crate::clock::Timeline;
+use crate::dram::{self, DramSpec};
+use crate::machine::{DramModel, Machine, NocSpec};
+use crate::noc::{FlitNetwork, PacketKind};
+use crate::stack::Cause;
+
+/// What every result of this model says.
+pub const NOTE: &str = "memory: transfer is approximate: over the golden set its totals differ from \
+     request by request by 2.9 % on average (geometric mean) and by 21 % at most; \
+     docs/deviations/transfer.md has the rows";
+
+/// One core cycle.
+const ONE: u64 = 1 << 20;
+/// Lines of a shape that are played to one channel's controller; longer ones are scaled.
+const PLAYED: usize = 2048;
+/// Shapes remembered.
+const SHAPES: usize = 256;
+
+/// What a shape costs.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    /// Of all channels together, in 2^-20 core cycles.
+    work: u64,
+    /// What its most loaded channel takes longer than that, likewise.
+    tail: u64,
+}
+
+/// A transfer whose requests are being sent.
+#[derive(Clone, Copy, Debug)]
+struct Sending {
+    token: u64,
+    core: u32,
+    write: bool,
+    lines: u64,
+    begin: u64,
+    /// First core step after its last request.
+    end: u64,
+    cost: Cost,
+    /// Answered by the L2 alone.
+    hit: bool,
+}
+
+/// The idle system's part of the way.
+#[derive(Clone, Copy, Debug)]
+struct Latencies {
+    /// NoC cycles from a core's port to a channel, reads and writes.
+    request: [u64; 2],
+    /// And back.
+    reply: [u64; 2],
+    /// DRAM cycles, reads and writes.
+    dram: [u64; 2],
+    /// Core cycles of the L2.
+    l2: u64,
+}
+
+#[derive(Debug)]
+enum Device {
+    Simple {
+        /// 2^-20 DRAM cycles a request.
+        pace: u64,
+    },
+    Banked(Box<DramSpec>),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Server {
+    /// Work waiting, in 2^-20 core cycles.
+    backlog: u64,
+    /// Work arriving per core cycle.
+    rate: u64,
+    now: u64,
+}
+
+impl Server {
+    fn advance(&mut self, to: u64) {
+        let dt = to.saturating_sub(self.now);
+        self.now = self.now.max(to);
+        let net = i128::from(self.backlog)
+            + i128::from(dt) * (i128::from(self.rate) - i128::from(ONE));
+        self.backlog = u64::try_from(net.max(0)).unwrap_or(u64::MAX);
+    }
+}
+
+/// The memory system of one run, transfer by transfer.
+#[derive(Debug)]
+pub struct Transfers {
+    time: Timeline,
+    ports: u64,
+    channels: u64,
+    request_bytes: u32,
+    max_rows: u64,
+    map: ChannelMapper,
+    walker: LineWalker,
+    device: Device,
+    latencies: Latencies,
+    /// 2^-20 core cycles that a request takes at a channel's NoC port, and at a core's port.
+    port_pace: u64,
+    shapes: Vec<(Shape, bool, Cost)>,
+    next_shape: usize,
+    per_channel: Vec<u64>,
+    dram: Server,
+    cores: Vec<Server>,
+    dma_free: Vec<u64>,
+    /// Starts and ends of sending, by time: (step, is an end, index).
+    events: BinaryHeap<Reverse<(u64, bool, u32)>>,
+    sending: super::slab::Slab<Sending>,
+    in_flight: u64,
+    done: Vec<VecDeque<Completion>>,
+    safe: u64,
+    least: u64,
+    started: u64,
+    stats: Vec<ChannelStats>,
+    next_channel: u64,
+    l2: Option<Box<Blocks>>,
+}
+
+impl Transfers {
+    /// The memory system of a machine. `max_rows` bounds the rows of one transfer.
+    pub fn new(machine: &Machine, max_rows: u64) -> Transfers {
+        let time = Timeline::new(&machine.clocks);
+        let channels = u64::from(machine.dram.channels);
+        let request_bytes = machine.dram.request_bytes;
+        let (device, dram) = match &machine.dram.model {
+            DramModel::Simple { latency, bytes_per_cycle } => {
+                let line = f64::from(request_bytes);
+                let cycles = bytes_per_cycle.map_or(1.0, |bytes| (line / bytes).max(1.0));
+                let pace = (cycles * ONE as f64) as u64;
+                (Device::Simple { pace }, [u64::from(*latency); 2])
+            }
+            DramModel::Banked { device } => {
+                let spec = Box::new(device.spec().clone());
+                let alone = |write| 1 + play(&spec, &[0], write, 1).0;
+                let dram = [alone(false), alone(true)];
+                (Device::Banked(spec), dram)
+            }
+        };
+        let noc = idle_noc(machine);
+        let latencies = Latencies {
+            request: noc.request,
+            reply: noc.reply,
+            dram,
+            l2: machine.l2.as_ref().map_or(0, |l2| u64::from(l2.hit_latency)),
+        };
+        let cores = machine.cores.count as usize;
+        let mut model = Transfers {
+            time,
+            ports: u64::from(machine.cores.injection_ports),
+            channels,
+            request_bytes,
+            max_rows,
+            map: ChannelMapper::new(machine.dram.channel_map, machine.dram.channels),
+            walker: LineWalker::default(),
+            device,
+            latencies,
+            port_pace: time.noc_to_core.last_at_or_before(noc.flits * ONE),
+            shapes: Vec::new(),
+            next_shape: 0,
+            per_channel: vec![0; channels as usize],
+            dram: Server::default(),
+            cores: vec![Server::default(); cores],
+            dma_free: vec![0; cores],
+            events: BinaryHeap::new(),
+            sending: super::slab::Slab::new(),
+            in_flight: 0,
+            done: vec![VecDeque::new(); cores],
+            safe: 0,
+            least: 0,
+            started: 0,
+            stats: vec![ChannelStats::default(); channels as usize],
+            next_channel: 0,
+            l2: machine.l2.as_ref().map(|l2| {
+                let bytes = u64::from(l2.sets) * u64::from(l2.ways) * u64::from(l2.line_bytes);
+                Box::new(Blocks::new(bytes.saturating_mul(channels), request_bytes))
+            }),
+        };
+        // What the way takes at least, whatever the clocks' phases.
+        let shortest = |write| model.arrival(1 << 20, 0, write, model.l2.is_some()) - (1 << 20);
+        model.least = shortest(false).min(shortest(true)).saturating_sub(4);
+        model
+    }
+
+    /// See [`super::Memory::start`].
+    pub fn start(
+        &mut self,
+        core: u32,
+        step: u64,
+        item: &WorkItem,
+        transfer: &Transfer,
+        token: u64,
+    ) -> Result<u64, LinesError> {
+        self.walker.start(item, transfer, self.request_bytes, self.max_rows)?;
+        let lines = self.walker.lines();
+        if lines == 0 {
+            return Ok(0);
+        }
+        self.started += lines;
+        let write = transfer.direction == Direction::Store;
+        let shape = self.walker.shape();
+        let cost = self.cost(&shape, write, item, transfer)?;
+        let (mut to_dram, mut backs) = (lines, 0);
+        if let Some(l2) = &mut self.l2 {
+            let touched = l2.touch(&mut self.walker, write);
+            to_dram = touched.missing;
+            backs = touched.written_back;
+        }
+        let part = |x: u64| (u128::from(x) * u128::from(to_dram + backs) / u128::from(lines)) as u64;
+        let cost = Cost { work: part(cost.work), tail: part(cost.tail) };
+        let (reads, writes) = if write { (0, to_dram + backs) } else { (to_dram, backs) };
+        self.count(reads, writes);
+        let begin = step.max(self.dma_free[core as usize]);
+        let end = begin + lines.div_ceil(self.ports);
+        self.dma_free[core as usize] = end;
+        let index = self.sending.insert(Sending {
+            token,
+            core,
+            write,
+            lines,
+            begin,
+            end,
+            cost,
+            hit: to_dram == 0 && self.l2.is_some(),
+        });
+        self.events.push(Reverse((begin, false, index)));
+        self.events.push(Reverse((end, true, index)));
+        self.in_flight += 1;
+        self.safe = self.safe.min(step + 1);
+        Ok(lines)
+    }
+
+    /// Spread counts over the channels.
+    fn count(&mut self, reads: u64, writes: u64) {
+        let n = self.channels;
+        for (total, write) in [(reads, false), (writes, true)] {
+            let (each, rest) = (total / n, total % n);
+            if total == 0 {
+                continue;
+            }
+            for c in 0..n {
+                let more = u64::from((c + n - self.next_channel) % n < rest);
+                let stats = &mut self.stats[c as usize];
+                *(if write { &mut stats.writes } else { &mut stats.reads }) += each + more;
+            }
+            self.next_channel = (self.next_channel + rest) % n;
+        }
+    }
+
+    /// What a shape costs, from memory where it was seen before.
+    fn cost(
+        &mut self,
+        shape: &Shape,
+        write: bool,
+        item: &WorkItem,
+        transfer: &Transfer,
+    ) -> Result<Cost, LinesError> {
+        let found = self.shapes.iter().position(|(s, w, _)| *w == write && s == shape);
+        if let Some(at) = found {
+            return Ok(self.shapes[at].2);
+        }
+        // Count its lines per channel, then take those of the most loaded one.
+        self.per_channel.fill(0);
+        while let Some(run) = self.walker.next_run() {
+            for line in run.first..run.first + run.count {
+                self.per_channel[self.map.locate(line).0 as usize] += 1;
+            }
+        }
+        let most = self.per_channel.iter().copied().max().unwrap_or(0);
+        let busiest = self.per_channel.iter().position(|&n| n == most).unwrap_or(0);
+        let lines = self.walker.lines();
+        let longest = match &self.device {
+            Device::Simple { pace } => {
+                self.time.dram_to_core.last_at_or_before(most.saturating_mul(*pace))
+            }
+            Device::Banked(spec) => {
+                self.walker.start(item, transfer, self.request_bytes, self.max_rows)?;
+                let mut played = Vec::new();
+                while played.len() < PLAYED
+                    && let Some(run) = self.walker.next_run()
+                {
+                    let lines = run.first..run.first + run.count;
+                    let of_it = lines.map(|line| self.map.locate(line));
+                    played.extend(of_it.filter(|&(c, _)| c as usize == busiest).map(|(_, l)| l));
+                }
+                played.truncate(PLAYED);
+                let (once, twice) = play(spec, &played, write, 2);
+                let ticks = u128::from(twice - once) * u128::from(ONE) * u128::from(most)
+                    / played.len().max(1) as u128;
+                let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
+                self.time.dram_to_core.last_at_or_before(ticks)
+            }
+        };
+        // A channel's port and its front queue take one request a cycle.
+        let longest = longest.max(most.saturating_mul(self.port_pace.max(ONE)));
+        let work = (u128::from(longest) * u128::from(lines)
+            / (u128::from(most.max(1)) * u128::from(self.channels))) as u64;
+        let cost = Cost { work, tail: longest - work.min(longest) };
+        // The walker is where the caller left it.
+        self.walker.start(item, transfer, self.request_bytes, self.max_rows)?;
+        if self.shapes.len() < SHAPES {
+            self.shapes.push((*shape, write, cost));
+        } else {
+            self.shapes[self.next_shape] = (*shape, write, cost);
+            self.next_shape = (self.next_shape + 1) % SHAPES;
+        }
+        Ok(cost)
+    }
+
+    /// The core step in which the answer to a request sent in core step `sent` is seen, if it waits
+    /// `wait` core cycles on the way.
+    fn arrival(&self, sent: u64, wait: u64, write: bool, hit: bool) -> u64 {
+        let (t, w, l) = (&self.time, usize::from(write), &self.latencies);
+        let leave = t.core_to_noc.at_or_after(sent) + l.request[w];
+        let reached = t.noc_to_core.after(leave + 1) + wait + l.l2;
+        let push = if hit {
+            t.core_to_noc.at_or_after(reached)
+        } else {
+            t.dram_to_noc.at_or_after(t.core_to_dram.at_or_after(reached) + l.dram[w])
+        };
+        t.noc_to_core.after(push + l.reply[w] + 1)
+    }
+
+    /// See [`super::Memory::is_busy`].
+    pub fn is_busy(&self) -> bool {
+        self.in_flight > 0
+    }
+
+    /// See [`super::Memory::safe`].
+    pub fn safe(&self) -> u64 {
+        if self.is_busy() { self.safe } else { u64::MAX }
+    }
+
+    /// See [`super::Memory::peek`].
+    #[inline]
+    pub fn peek(&self, core: u32) -> Option<&Completion> {
+        self.done[core as usize].front()
+    }
+
+    /// See [`super::Memory::pop`].
+    pub fn pop(&mut self, core: u32) -> Option<Completion> {
+        self.done[core as usize].pop_front()
+    }
+
+    /// See [`super::Memory::started`].
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// See [`super::Memory::max_rows`].
+    pub fn max_rows(&self) -> u64 {
+        self.max_rows
+    }
+
+    /// See [`super::Memory::stats`].
+    pub fn stats(&self) -> &[ChannelStats] {
+        &self.stats
+    }
+
+    /// See [`super::Memory::l2_stats`].
+    pub fn l2_stats(&self) -> Vec<L2Stats> {
+        self.l2.iter().map(|l2| l2.stats).collect()
+    }
+
+    /// See [`super::Memory::advance`].
+    pub fn advance(&mut self, core_step: u64) {
+        while let Some(&Reverse((at, is_end, index))) = self.events.peek() {
+            if at > core_step {
+                break;
+            }
+            self.events.pop();
+            self.dram.advance(at);
+            if is_end {
+                self.end(index);
+            } else {
+                self.begin(index);
+            }
+        }
+        // What ends later is answered later; what has not started ends later still.
+        self.safe = core_step.saturating_add(1 + self.least);
+    }
+
+    /// Work per core cycle of a transfer, and of its core's ports.
+    fn rates(&self, s: &Sending) -> (u64, u64) {
+        let cycles = s.end - s.begin;
+        (s.cost.work / cycles, self.port_work(s) / cycles)
+    }
+
+    fn port_work(&self, s: &Sending) -> u64 {
+        s.lines.saturating_mul(self.port_pace) / self.ports
+    }
+
+    fn begin(&mut self, index: u32) {
+        let s = *self.sending.get(index);
+        let (work, port) = self.rates(&s);
+        self.dram.rate += work;
+        let server = &mut self.cores[s.core as usize];
+        server.advance(s.begin);
+        server.rate += port;
+    }
+
+    fn end(&mut self, index: u32) {
+        let s = self.sending.remove(index);
+        let (work, port) = self.rates(&s);
+        let cycles = s.end - s.begin;
+        self.dram.rate -= work;
+        self.dram.backlog += s.cost.work - work * cycles;
+        let port_work = self.port_work(&s);
+        let server = &mut self.cores[s.core as usize];
+        server.advance(s.end);
+        server.rate -= port;
+        server.backlog += port_work - port * cycles;
+        let in_dram = if s.hit { 0 } else { self.dram.backlog / ONE + s.cost.tail / ONE };
+        let at_port = server.backlog / ONE;
+        let wait = in_dram.max(at_port);
+        let step = self.arrival(s.end - 1, wait, s.write, s.hit);
+        let cause = if s.hit {
+            Cause::L2
+        } else if wait > step - s.end - wait {
+            if in_dram >= at_port { Cause::DramQueue } else { Cause::Noc }
+        } else {
+            Cause::DramLatency
+        };
+        let completion = Completion { step, token: s.token, cause, order: (step, index) };
+        let queue = &mut self.done[s.core as usize];
+        let at = queue.partition_point(|c| c.step <= step);
+        queue.insert(at, completion);
+        self.in_flight -= 1;
+    }
+}
+
+/// The ticks in which the last of `lines` is answered when the channel has them once, and when it
+/// has them `times` times, each in rows of their own.
+fn play(spec: &DramSpec, lines: &[u64], write: bool, times: u64) -> (u64, u64) {
+    let mut channel = dram::Channel::new(spec);
+    let (tx, first) = (u64::from(spec.tx_bytes()), lines.first().copied().unwrap_or(0));
+    let span = lines.last().copied().unwrap_or(0) + 1 - first;
+    let (mut out, mut at, mut once, mut last) = (Vec::new(), 0, 0, 0);
+    for time in 0..times {
+        for &line in lines {
+            channel.push(at, (line - first + time * span) * tx, write, time as u32);
+            at += 1;
+        }
+    }
+    let mut horizon = 0;
+    while !channel.is_idle() {
+        horizon += 1 + lines.len() as u64;
+        channel.advance(spec, horizon, &mut out);
+    }
+    for (tick, time) in out {
+        last = last.max(tick);
+        if time == 0 {
+            once = once.max(tick);
+        }
+    }
+    (once, last)
+}
+
+struct IdleNoc {
+    request: [u64; 2],
+    reply: [u64; 2],
+    /// Flits of a packet with data.
+    flits: u64,
+}
+
+/// What one packet takes through an idle NoC.
+fn idle_noc(machine: &Machine) -> IdleNoc {
+    let spec = match &machine.noc {
+        NocSpec::Simple { latency } => {
+            let latency = u64::from(*latency);
+            return IdleNoc { request: [latency; 2], reply: [latency; 2], flits: 1 };
+        }
+        NocSpec::Flit { network } => network,
+    };
+    let (control, data) = (spec.flits(8), spec.flits(machine.dram.request_bytes));
+    let channel = machine.cores.count * machine.cores.injection_ports;
+    let alone = |ends: (u32, u32), flits: u32, kind: PacketKind| {
+        let mut net = FlitNetwork::new(spec);
+        let mut out = Vec::new();
+        net.push_kind(spec, 0, ends, flits, 0, kind);
+        let mut until = 0;
+        // Far beyond any network's diameter.
+        while out.is_empty() && until < 1 << 20 {
+            until += 64;
+            net.advance(spec, until, &mut out);
+        }
+        out.first().map_or(0, |d| d.cycle)
+    };
+    IdleNoc {
+        request: [
+            alone((0, channel), control, PacketKind::ReadRequest),
+            alone((0, channel), data, PacketKind::WriteRequest),
+        ],
+        reply: [
+            alone((channel, 0), data, PacketKind::ReadReply),
+            alone((channel, 0), control, PacketKind::WriteReply),
+        ],
+        flits: u64::from(data),
+    }
+}
+
+const NONE: u32 = u32::MAX;
+/// Sectors of a block.
+const SECTORS: u64 = 64;
+/// Bytes of a sector, and so 8 KiB of a block.
+const SECTOR_BYTES: u64 = 128;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    number: u64,
+    there: u64,
+    dirty: u64,
+    newer: u32,
+    older: u32,
+    chain: u32,
+}
+
+/// Recently touched blocks: a cache without sets, its capacity counted in sectors.
+#[derive(Debug)]
+struct Blocks {
+    blocks: Vec<Block>,
+    free: Vec<u32>,
+    buckets: Vec<u32>,
+    newest: u32,
+    oldest: u32,
+    used: u64,
+    capacity: u64,
+    lines_per_sector: u64,
+    stats: L2Stats,
+}
+
+struct Touched {
+    missing: u64,
+    written_back: u64,
+}
+
+impl Blocks {
+    fn new(bytes: u64, request_bytes: u32) -> Blocks {
+        let capacity = (bytes / SECTOR_BYTES).max(1);
+        Blocks {
+            blocks: Vec::new(),
+            free: Vec::new(),
+            buckets: vec![NONE; capacity.clamp(64, 1 << 20).next_power_of_two() as usize],
+            newest: NONE,
+            oldest: NONE,
+            used: 0,
+            capacity,
+            lines_per_sector: (SECTOR_BYTES / u64::from(request_bytes)).max(1),
+            stats: L2Stats::default(),
+        }
+    }
+
+    /// A transfer's runs; the walker is at its start, and afterwards at its end.
+    fn touch(&mut self, walker: &mut LineWalker, write: bool) -> Touched {
+        let mut touched = Touched { missing: 0, written_back: 0 };
+        let per_block = SECTORS * self.lines_per_sector;
+        while let Some(run) = walker.next_run() {
+            let (mut line, end) = (run.first, run.first + run.count);
+            while line < end {
+                let number = line / per_block;
+                let stop = end.min((number + 1) * per_block);
+                let (from, to) = (line % per_block, (stop - 1) % per_block);
+                let (low, high) = (from / self.lines_per_sector, to / self.lines_per_sector);
+                let mask = u64::MAX >> (63 - (high - low)) << low;
+                let missing = self.touch_block(number, mask, write);
+                // Sectors may be covered in part.
+                let lines = stop - line;
+                let share = u64::from(missing.count_ones()) * lines
+                    / u64::from(mask.count_ones()).max(1);
+                if write {
+                    self.stats.writes += lines;
+                    self.stats.write_hits += lines - share;
+                } else {
+                    self.stats.reads += lines;
+                    self.stats.read_hits += lines - share;
+                    touched.missing += share;
+                }
+                self.stats.misses += share;
+                line = stop;
+            }
+        }
+        touched.written_back = self.shrink();
+        self.stats.dram_reads += touched.missing;
+        touched
+    }
+
+    /// Makes the sectors present; those that were not.
+    fn touch_block(&mut self, number: u64, mask: u64, write: bool) -> u64 {
+        let bucket = self.bucket(number);
+        let mut at = self.buckets[bucket];
+        while at != NONE && self.blocks[at as usize].number != number {
+            at = self.blocks[at as usize].chain;
+        }
+        if at == NONE {
+            let block = Block { number, chain: self.buckets[bucket], ..Block::default() };
+            at = match self.free.pop() {
+                Some(at) => {
+                    self.blocks[at as usize] = block;
+                    at
+                }
+                None => {
+                    self.blocks.push(block);
+                    (self.blocks.len() - 1) as u32
+                }
+            };
+            self.buckets[bucket] = at;
+        } else {
+            self.unlink(at);
+        }
+        self.link(at);
+        let block = &mut self.blocks[at as usize];
+        let missing = mask & !block.there;
+        block.there |= mask;
+        if write {
+            block.dirty |= mask;
+        }
+        self.used += u64::from(missing.count_ones());
+        missing
+    }
+
+    /// Replaces the oldest blocks until the rest fits; the lines written back.
+    fn shrink(&mut self) -> u64 {
+        let mut backs = 0;
+        while self.used > self.capacity && self.oldest != NONE {
+            let at = self.oldest;
+            let block = self.blocks[at as usize];
+            self.unlink(at);
+            let bucket = self.bucket(block.number);
+            let mut i = self.buckets[bucket];
+            if i == at {
+                self.buckets[bucket] = block.chain;
+            } else {
+                while self.blocks[i as usize].chain != at {
+                    i = self.blocks[i as usize].chain;
+                }
+                self.blocks[i as usize].chain = block.chain;
+            }
+            self.free.push(at);
+            self.used -= u64::from(block.there.count_ones());
+            self.stats.evictions += 1;
+            backs += u64::from(block.dirty.count_ones()) * self.lines_per_sector;
+        }
+        self.stats.write_backs += backs;
+        self.stats.dram_writes += backs;
+        backs
+    }
+
+    fn bucket(&self, number: u64) -> usize {
+        let bits = self.buckets.len().trailing_zeros();
+        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let Block { newer, older, .. } = self.blocks[at as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => self.blocks[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.blocks[older as usize].newer = newer,
+        }
+    }
+
+    fn link(&mut self, at: u32) {
+        let newest = self.newest;
+        self.blocks[at as usize].newer = NONE;
+        self.blocks[at as usize].older = newest;
+        match newest {
+            NONE => self.oldest = at,
+            newest => self.blocks[newest as usize].newer = at,
+        }
+        self.newest = at;
+    }
+}
