@@ -114,7 +114,7 @@ pub fn simulate(
     }
     let transfers = machine.memory == MemoryModel::Transfer;
     if transfers {
-        notes.push(crate::memory::TRANSFER_NOTE.to_string());
+        notes.push(crate::memory::transfer_note());
     }
     let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();

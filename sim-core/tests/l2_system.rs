@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use tilesim_core::machine::import::ImportOptions;
-use tilesim_core::machine::{L2WriteAllocate, Machine, load};
+use tilesim_core::machine::{L2WriteAllocate, Machine, MemoryModel, load};
 use tilesim_core::memory::Memory;
 use tilesim_core::stack::Cause;
 use tilesim_core::{Launch, Report, simulate};
@@ -68,10 +68,12 @@ fn run(machine: &Machine, starts: &[(u32, u64, WorkItem)], windows: &[u64]) -> (
             memory.start(*core, *at, item, &item.transfers[0], next as u64).unwrap();
             next += 1;
         }
+        let promised = memory.safe();
         memory.advance(until);
         step = until;
         for core in 0..2 {
             while let Some(c) = memory.pop(core) {
+                assert!(promised == u64::MAX || c.step >= promised, "{c:?} below {promised}");
                 seen.push((core, c.token, c.step, c.cause));
             }
         }
@@ -101,9 +103,14 @@ proptest! {
                 (core, at, transfer(row, rows, stride, start, write))
             })
             .collect();
-        let whole = run(machine, &starts, &[1 << 16]);
-        let parts = run(machine, &starts, &windows);
-        prop_assert_eq!(whole.0, parts.0);
+        for memory in [MemoryModel::Requests, MemoryModel::Transfer] {
+            for l2 in [machine.l2.clone(), None] {
+                let machine = Machine { memory, l2, ..machine.clone() };
+                let whole = run(&machine, &starts, &[1 << 16]);
+                let parts = run(&machine, &starts, &windows);
+                prop_assert_eq!(whole.0, parts.0);
+            }
+        }
     }
 }
 
@@ -178,6 +185,17 @@ fn reuse_stays_on_the_chip() {
             l2.read_hits + l2.write_hits + l2.misses + l2.sector_misses + l2.merges,
             l2.accesses()
         );
+        let coarse = Machine { memory: MemoryModel::Transfer, ..cached.clone() };
+        let coarse = launch(row[0], &grid, &coarse);
+        let of_all = coarse.dram.l2[0];
+        assert_eq!(of_all.accesses(), l2.accesses(), "{line}");
+        assert_eq!(of_all.dram_reads + of_all.dram_writes, coarse.dram_requests, "{line}");
+        if l2.accesses() > 4096 {
+            let (a, b) = (coarse.cycles as f64, with.cycles as f64);
+            assert!((a / b - 1.0).abs() < 0.25, "{line}: {a} {b}");
+            let (a, b) = (of_all.dram_reads as f64, l2.dram_reads as f64);
+            assert!((a - b).abs() < 0.1 * l2.accesses() as f64, "{line}: {a} {b}");
+        }
         // Written data stays, nothing is read twice within 2 MiB.
         assert!(with.dram_requests <= without.dram_requests, "{line}");
         saved += without.dram_requests - with.dram_requests;

@@ -194,6 +194,22 @@ impl LineWalker {
         self.lines
     }
 
+    /// The first and the last line, in address order; call it before the first run is taken.
+    pub fn ends(&self) -> (u64, u64) {
+        if self.use_sorted {
+            let first = self.sorted.first().map_or(0, |r| r.0);
+            let last = self.sorted.iter().map(|r| r.1).max().unwrap_or(1) - 1;
+            return (first as u64 & self.line_mask, last as u64 & self.line_mask);
+        }
+        let span: i128 = self.levels[..self.depth]
+            .iter()
+            .map(|l| l.stride_bits * i128::from(l.extent - 1))
+            .sum();
+        let first = self.row_first >> self.line_shift;
+        let last = (self.row_first + span + self.row_bits - 1) >> self.line_shift;
+        (first as u64 & self.line_mask, last as u64 & self.line_mask)
+    }
+
     /// What the transfer looks like wherever it lies; call it before the first run is taken.
     ///
     /// Gathers look alike if they have equally many rows and lines.

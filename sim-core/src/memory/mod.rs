@@ -39,7 +39,7 @@ use lines::LinesError;
 use requests::Requests;
 use transfer::Transfers;
 
-pub use transfer::NOTE as TRANSFER_NOTE;
+pub use transfer::{DIFFERENCES as TRANSFER_DIFFERENCES, note as transfer_note};
 
 /// A finished transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
