@@ -121,6 +121,8 @@ pub fn simulate(
     let l2 = run.memory.l2_stats();
     let out_of_bounds = run.dispatcher.out_of_bounds();
     let cores: Vec<CoreStats> = run.cores.into_iter().map(|c| c.finish(total)).collect();
+    let dram = report::dram(machine, &channels, controllers, l2);
+    notes.extend(crate::energy::uncounted(machine, &dram));
     Ok(Report {
         cycles: total,
         ns: report::nanoseconds(total, machine.clocks.core_khz),
@@ -133,7 +135,8 @@ pub fn simulate(
             .map(|(id, stats)| CoreReport::new(id as u32, stats, total))
             .collect(),
         cycle_stack: report::cycle_stack(&cores),
-        dram: report::dram(machine, &channels, controllers, l2),
+        energy: crate::energy::energy(machine, total, &cores, &dram),
+        dram,
         out_of_bounds_transfers: out_of_bounds,
         notes,
         identity,

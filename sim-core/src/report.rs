@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreStats;
 use crate::dram::DramStats;
+use crate::energy::EnergyReport;
 use crate::machine::Machine;
 use crate::memory::ChannelStats;
 use crate::memory::l2::L2Stats;
@@ -31,6 +32,9 @@ pub struct Report {
     pub cycle_stack: Vec<StackEntry>,
     /// DRAM.
     pub dram: DramReport,
+    /// Energy, if the machine has costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy: Option<EnergyReport>,
     /// Transfers that left their tensor (only with `bounds: off`).
     pub out_of_bounds_transfers: u64,
     /// Remarks.

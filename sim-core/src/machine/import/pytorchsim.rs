@@ -572,6 +572,7 @@ pub fn read(
     let dram_partitions = read_partitions(&mut file, as_configured)?;
     let l2 = read_l2(&mut file, as_configured)?;
     let noc = read_noc(&mut file, &mut base, resolver, as_configured)?;
+    read_energy(&mut file, &mut base, resolver, as_configured)?;
     read_rest(&mut file);
 
     set(&mut base, "dram", "channel_map", json!("ipoly"));
@@ -1142,6 +1143,68 @@ fn read_noc(
     Ok(facts)
 }
 
+/// DRAM costs from an energy table: `offchip_dram` with `row_activation_pj` and
+/// `transfer_pj_per_bit`, a map whose terms add up. `io` and `phy` go over under these names, the
+/// others are the array's.
+fn read_energy(
+    file: &mut Reader,
+    base: &mut Value,
+    resolver: &dyn Resolver,
+    as_configured: bool,
+) -> Result<(), MachineError> {
+    let key = "energy_cost_table_path";
+    let Some(path) = file.word(key)?.map(str::to_owned) else {
+        return Ok(());
+    };
+    let text = match resolver.read(&path) {
+        Ok(text) => text,
+        Err(why) if as_configured => return Err(file_error(key, &path, &why)),
+        Err(why) => {
+            // It changes no cycle.
+            file.ignored(key, format!("cannot read '{path}': {why}; energy is not counted"));
+            return Ok(());
+        }
+    };
+    let table = parse_map(&text).map_err(|e| file_error(key, &path, &e.to_string()))?;
+    let table = Value::Object(table.into_iter().collect());
+    let cost = |value: Option<&Value>, inner: &str| -> Result<f64, MachineError> {
+        let number = value.and_then(Value::as_f64).filter(|n| (0.0..=1e9).contains(n));
+        number.ok_or_else(|| {
+            let what = "is missing, or no number from 0 to 1e9";
+            file_error(key, &path, &format!("offchip_dram.{inner} {what}"))
+        })
+    };
+    let dram = table.get("offchip_dram");
+    let activation = dram.and_then(|d| d.get("row_activation_pj"));
+    let activation = cost(activation, "row_activation_pj")?;
+    let terms = dram.and_then(|d| d.get("transfer_pj_per_bit")).and_then(Value::as_object);
+    let Some(terms) = terms.filter(|terms| !terms.is_empty()) else {
+        let why = "offchip_dram.transfer_pj_per_bit is not a map of terms";
+        return Err(file_error(key, &path, why));
+    };
+    let (mut array, mut io, mut phy) = (0.0, 0.0, 0.0);
+    for (name, value) in terms {
+        let inner = format!("transfer_pj_per_bit.{}", cut(name));
+        let term = cost(Some(value), &inner)?;
+        match name.as_str() {
+            "io" => io += term,
+            "phy" => phy += term,
+            _ => array += term,
+        }
+    }
+    for (name, value) in [
+        ("activation_pj", activation),
+        ("read_pj_per_bit", array),
+        ("write_pj_per_bit", array),
+        ("io_pj_per_bit", io),
+        ("phy_pj_per_bit", phy),
+    ] {
+        set(base, "energy", name, json!(value));
+    }
+    file.mapped(key, "energy: costs of DRAM rows and bits");
+    Ok(())
+}
+
 fn read_rest(file: &mut Reader) {
     for key in [
         "core_stats_print_period_cycles",
@@ -1150,7 +1213,6 @@ fn read_rest(file: &mut Reader) {
     ] {
         file.ignored(key, "it says how often to print");
     }
-    file.ignored("energy_cost_table_path", "energy is not modelled");
     file.ignored("scheduler", "a launch says what runs when");
     for key in ["pytorchsim_functional_mode", "pytorchsim_timing_mode"] {
         file.ignored(key, "it says what PyTorchSim runs, not how long it takes");
