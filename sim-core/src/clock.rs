@@ -19,7 +19,10 @@ impl Conversion {
     /// From a clock with period `from` to one with period `to` (same unit, both above 0).
     pub fn new(from: u64, to: u64) -> Conversion {
         let g = gcd(from, to).max(1);
-        Conversion { num: from / g, den: (to / g).max(1) }
+        Conversion {
+            num: from / g,
+            den: (to / g).max(1),
+        }
     }
 
     /// Whether both clocks tick together.
@@ -37,6 +40,11 @@ impl Conversion {
             Some(t) => t.div_ceil(self.den),
             None => narrow((step as u128 * self.num as u128).div_ceil(self.den as u128)),
         }
+    }
+
+    /// Where in a target period source step `step` lies: equal phases, equal futures.
+    pub fn phase(self, step: u64) -> u64 {
+        (u128::from(step) * u128::from(self.num) % u128::from(self.den)) as u64
     }
 
     /// First target step whose time is strictly after source step `step`.
@@ -123,7 +131,11 @@ mod tests {
             let next = c.after(step) as u128;
             assert!(next * 769 > t && (next - 1) * 769 <= t);
         }
-        assert_eq!(c.at_or_after(769), 1063, "a tie belongs to the same instant");
+        assert_eq!(
+            c.at_or_after(769),
+            1063,
+            "a tie belongs to the same instant"
+        );
         assert_eq!(c.after(769), 1064);
     }
 

@@ -19,7 +19,7 @@ use tilesim_traces::model::Unit;
 use crate::error::{ItemError, ItemErrorKind};
 use crate::graph::{Graph, Node, NodeKind};
 use crate::machine::{ComputeIssue, CoreSpec};
-use crate::memory::{Completion, Memory};
+use crate::memory::{Completion, Memory, Origin};
 use crate::stack::{Cause, CycleStack};
 
 const NONE: u32 = u32::MAX;
@@ -61,8 +61,14 @@ fn gate(node: &Node) -> Gate {
     match node.kind {
         NodeKind::Load { .. } if node.alloc_bytes > 0 => Gate::LoadRoom,
         NodeKind::Compute { .. } if node.alloc_bytes > 0 => Gate::ComputeRoom,
-        NodeKind::Compute { unit: Unit::Preload, cost } if cost.cycles == 0 => Gate::SlotOnly,
-        NodeKind::Compute { unit: Unit::Preload, .. } => Gate::Slot,
+        NodeKind::Compute {
+            unit: Unit::Preload,
+            cost,
+        } if cost.cycles == 0 => Gate::SlotOnly,
+        NodeKind::Compute {
+            unit: Unit::Preload,
+            ..
+        } => Gate::Slot,
         NodeKind::Compute { cost, .. } if cost.cycles > 0 => Gate::Unit,
         _ => Gate::Free,
     }
@@ -161,6 +167,37 @@ pub struct CoreStats {
     pub stack: CycleStack,
 }
 
+/// The number of a slot or token by order of first mention.
+fn mention(seen: &mut Vec<u32>, x: u32) -> u64 {
+    if x == NONE {
+        return u64::MAX;
+    }
+    let at = seen.iter().position(|&s| s == x).unwrap_or_else(|| {
+        seen.push(x);
+        seen.len() - 1
+    });
+    at as u64
+}
+
+impl CoreStats {
+    /// Add `times` times the difference to `before`.
+    fn add_since(&mut self, times: u64, before: &CoreStats) {
+        let add = |now: &mut u64, before: u64| *now += times * (*now - before);
+        for (unit, was) in self.units.iter_mut().zip(&before.units) {
+            add(&mut unit.active, was.active);
+            add(&mut unit.ops, was.ops);
+        }
+        add(&mut self.dma_active, before.dma_active);
+        add(&mut self.loads, before.loads);
+        add(&mut self.stores, before.stores);
+        add(&mut self.computes, before.computes);
+        add(&mut self.waits, before.waits);
+        add(&mut self.requests, before.requests);
+        add(&mut self.work_items, before.work_items);
+        self.stack.add_since(times, &before.stack);
+    }
+}
+
 /// One core's state.
 #[derive(Debug)]
 pub struct Core {
@@ -184,9 +221,9 @@ pub struct Core {
     made_room: bool,
     /// Bytes per allocation slot, and who knows it: work-items and entries of `carried`.
     allocs: Vec<u64>,
-    holders: Vec<u8>,
+    holders: Vec<u32>,
     free_allocs: Vec<u32>,
-    /// Versions shared over a boundary in dispatch order: (index of the later item, buffer, slot).
+    /// Versions that several work-items use: (index of the item that opened it, buffer, slot).
     carried: Vec<(u64, u32, u32)>,
     loads: VecDeque<(u32, u32)>,
     stores: VecDeque<(u32, u32)>,
@@ -209,7 +246,10 @@ pub struct Core {
 enum Waiting {
     Known(Cause),
     /// A transfer's data: the cause is known when it arrives.
-    Memory { resident: u32, op: u32 },
+    Memory {
+        resident: u32,
+        op: u32,
+    },
 }
 
 /// What a core step changed for others.
@@ -252,7 +292,10 @@ impl Core {
             computing: [0; 3],
             waiting: Waiting::Known(Cause::NoWorkItem),
             pending_memory: 0,
-            stats: CoreStats { units: vec![UnitStats::default(); units], ..CoreStats::default() },
+            stats: CoreStats {
+                units: vec![UnitStats::default(); units],
+                ..CoreStats::default()
+            },
             last_active: 0,
         }
     }
@@ -265,6 +308,13 @@ impl Core {
     /// Resident work-items.
     pub fn residents(&self) -> usize {
         self.order.len()
+    }
+
+    /// Their graphs, oldest first.
+    pub fn resident_graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.order
+            .iter()
+            .map(|&r| &*self.residents[r as usize].work.graph)
     }
 
     /// The last step in which it retired a work-item or saw a completion.
@@ -323,10 +373,11 @@ impl Core {
         r.slots.resize(graph.versions as usize, NONE);
         let index = work.index;
         r.work = work;
-        for (key, list) in [(index, &graph.carry_in), (index + 1, &graph.carry_out)] {
-            for &(buffer, version) in list {
-                self.carry(at, key, buffer, version);
-            }
+        for &(buffer, version, ago) in &graph.carry_in {
+            self.carry(at, index.saturating_sub(ago), buffer, version);
+        }
+        for &(buffer, version) in &graph.carry_out {
+            self.carry(at, index, buffer, version);
         }
         for op in 0..n as u32 {
             let node = &graph.nodes[op as usize];
@@ -342,23 +393,22 @@ impl Core {
         self.next = step;
     }
 
-    /// Tie a version to the slot its other half uses on this core, if it is here.
-    fn carry(&mut self, resident: u32, boundary: u64, buffer: u32, version: u32) {
-        let known = self.residents[resident as usize].slots[version as usize];
-        let found = self.carried.iter().position(|c| (c.0, c.1) == (boundary, buffer));
-        let slot = match (found, known) {
-            // The entry's hold passes to the work-item.
-            (Some(at), NONE) => self.carried.swap_remove(at).2,
-            (Some(_), slot) => slot,
-            (None, known) => {
-                let slot = if known == NONE { self.new_slot() } else { known };
-                // The other half may be on another core and never come: keep a bounded memory.
+    /// Tie a version that `opener` opened to the slot it has on this core.
+    fn carry(&mut self, resident: u32, opener: u64, buffer: u32, version: u32) {
+        let slot = match self.carried.iter().find(|c| (c.0, c.1) == (opener, buffer)) {
+            Some(&(_, _, slot)) => {
+                self.holders[slot as usize] += 1;
+                slot
+            }
+            None => {
+                // Its reader may be on another core and never come: keep a bounded memory.
                 if self.carried.len() >= 1024 {
                     let (_, _, forgotten) = self.carried.remove(0);
                     self.let_go(forgotten);
                 }
-                self.holders[slot as usize] += 1;
-                self.carried.push((boundary, buffer, slot));
+                let slot = self.new_slot();
+                self.holders[slot as usize] = 2;
+                self.carried.push((opener, buffer, slot));
                 slot
             }
         };
@@ -421,7 +471,9 @@ impl Core {
     }
 
     fn finished_resident(&self) -> Option<usize> {
-        self.order.iter().position(|&r| self.residents[r as usize].unfinished == 0)
+        self.order
+            .iter()
+            .position(|&r| self.residents[r as usize].unfinished == 0)
     }
 
     fn retire_resident(&mut self, at: usize) {
@@ -489,7 +541,8 @@ impl Core {
                 let left = &mut r.batch_left[batch as usize];
                 *left -= 1;
                 if *left == 0 && r.batch_wait[batch as usize] != NONE {
-                    self.woken.push((resident, r.batch_wait[batch as usize], cause));
+                    self.woken
+                        .push((resident, r.batch_wait[batch as usize], cause));
                 }
             }
             _ => {}
@@ -507,8 +560,8 @@ impl Core {
                 return Ok(());
             }
             self.current = None;
-            let node = self.residents[current.resident as usize].work.graph.nodes
-                [current.op as usize];
+            let node =
+                self.residents[current.resident as usize].work.graph.nodes[current.op as usize];
             match node.kind {
                 NodeKind::Load { batch: NONE, .. } => {}
                 _ => self.complete(current.resident, current.op, None),
@@ -535,7 +588,17 @@ impl Core {
         r.state[op as usize] = OpState::InMemory;
         let item = &r.work.item;
         let lines = memory
-            .start(self.id, step, item, &item.transfers[transfer as usize], token)
+            .start(
+                self.id,
+                step,
+                item,
+                &item.transfers[transfer as usize],
+                token,
+                Origin {
+                    item: r.work.index,
+                    op,
+                },
+            )
             .map_err(|_| ItemError {
                 op,
                 site: item.ops[op as usize].site,
@@ -664,7 +727,9 @@ impl Core {
         }
         for (position, &op) in r.ready[Gate::ComputeRoom as usize].iter().enumerate() {
             let node = &r.work.graph.nodes[op as usize];
-            let NodeKind::Compute { unit, cost } = node.kind else { continue };
+            let NodeKind::Compute { unit, cost } = node.kind else {
+                continue;
+            };
             let open = node.alloc_bytes <= room
                 && r.joined[op as usize] >= passed
                 && (unit_free || cost.cycles == 0)
@@ -716,7 +781,16 @@ impl Core {
             }
             NodeKind::Compute { unit, cost } => {
                 self.stats.computes += 1;
-                self.issue_compute(resident, op, &graph, unit, cost.cycles, cost.overlap, counter, spec)
+                self.issue_compute(
+                    resident,
+                    op,
+                    &graph,
+                    unit,
+                    cost.cycles,
+                    cost.overlap,
+                    counter,
+                    spec,
+                )
             }
         };
         // A zero-cost tile has completed by now; what it frees is freed all the same.
@@ -727,7 +801,13 @@ impl Core {
                     self.made_room = true;
                     self.spad_used -= self.allocs[slot as usize];
                     self.allocs[slot as usize] = 0;
-                    if !graph.shared[version as usize] {
+                    if graph.shared[version as usize] {
+                        // Its last reader is here: nobody else will look for it.
+                        if let Some(at) = self.carried.iter().position(|c| c.2 == slot) {
+                            self.carried.swap_remove(at);
+                            self.let_go(slot);
+                        }
+                    } else {
                         self.let_go(slot);
                         self.residents[resident as usize].slots[version as usize] = NONE;
                     }
@@ -762,7 +842,10 @@ impl Core {
                 }
                 self.array_pointer = (array + 1) % arrays;
                 self.slots_used[array as usize] += 1;
-                let token = Token { array, users: node.users.max(1) };
+                let token = Token {
+                    array,
+                    users: node.users.max(1),
+                };
                 let token = match self.free_tokens.pop() {
                     Some(at) => {
                         self.tokens[at as usize] = token;
@@ -775,8 +858,9 @@ impl Core {
                 };
                 self.residents[resident as usize].weight[op as usize] = token;
                 for &user in &graph.edges[node.on_issue.range()] {
-                    if let NodeKind::Compute { unit: Unit::Matmul, .. } =
-                        graph.nodes[user as usize].kind
+                    if let NodeKind::Compute {
+                        unit: Unit::Matmul, ..
+                    } = graph.nodes[user as usize].kind
                     {
                         self.residents[resident as usize].weight[user as usize] = array;
                     }
@@ -820,11 +904,13 @@ impl Core {
             }
             Unit::Preload if node.users == 0 => {
                 let token = self.residents[resident as usize].weight[op as usize];
-                self.hold_until((counter + cycles).max(counter + 1), token);
+                self.hold_until(hold_end, token);
             }
             _ => {}
         }
-        let busy_before = self.units[lane as usize].back().map_or(0, |last| last.finish);
+        let busy_before = self.units[lane as usize]
+            .back()
+            .map_or(0, |last| last.finish);
         let stats = &mut self.stats.units[lane as usize];
         stats.ops += 1;
         stats.active += finish - busy_before.max(counter).min(finish);
@@ -839,13 +925,18 @@ impl Core {
             Unit::CrossLane => 2,
         };
         self.computing[kind] = self.computing[kind].max(finish);
-        self.units[lane as usize].push_back(InFlight { finish, resident, op });
+        self.units[lane as usize].push_back(InFlight {
+            finish,
+            resident,
+            op,
+        });
         true
     }
 
     fn hold_until(&mut self, counter: u64, token: u32) {
         self.hold_number += 1;
-        self.holds.push(std::cmp::Reverse((counter, self.hold_number, token)));
+        self.holds
+            .push(std::cmp::Reverse((counter, self.hold_number, token)));
     }
 
     /// An op has completed: its readers may go.
@@ -919,7 +1010,10 @@ impl Core {
     fn account(&mut self, step: u64) {
         let mut from = self.accounted;
         self.accounted = step.max(from);
-        for (kind, cause) in [Cause::Systolic, Cause::Vector, Cause::CrossLane].iter().enumerate() {
+        for (kind, cause) in [Cause::Systolic, Cause::Vector, Cause::CrossLane]
+            .iter()
+            .enumerate()
+        {
             // A tile with finish f uses its unit until step f - 1.
             let until = self.computing[kind].saturating_sub(1).min(step);
             if until > from {
@@ -970,16 +1064,22 @@ impl Core {
             (NodeKind::Wait { .. }, OpState::Issued) => {
                 return Waiting::Memory { resident: id, op };
             }
-            (NodeKind::Load { .. } | NodeKind::Store { .. }, OpState::Issued | OpState::InMemory) => {
-                Cause::Dma
-            }
+            (
+                NodeKind::Load { .. } | NodeKind::Store { .. },
+                OpState::Issued | OpState::InMemory,
+            ) => Cause::Dma,
             (_, OpState::Ready) => {
                 let room = match spec.scratchpad_bytes {
                     0 => u64::MAX,
                     all => all.saturating_sub(self.spad_used),
                 };
-                let preload =
-                    matches!(node.kind, NodeKind::Compute { unit: Unit::Preload, .. });
+                let preload = matches!(
+                    node.kind,
+                    NodeKind::Compute {
+                        unit: Unit::Preload,
+                        ..
+                    }
+                );
                 if node.alloc_bytes > room {
                     Cause::Scratchpad
                 } else if preload && self.slots_used.iter().all(|&u| u >= spec.weight_slots) {
@@ -991,6 +1091,127 @@ impl Core {
             _ => Cause::Dependency,
         };
         Waiting::Known(cause)
+    }
+
+    /// What it counted so far.
+    pub fn stats(&self) -> &CoreStats {
+        &self.stats
+    }
+
+    /// Add `times` times what happened since `before` to the counts.
+    pub fn jump(&mut self, times: u64, before: &CoreStats) {
+        self.stats.add_since(times, before);
+    }
+
+    /// Append the state to `out`, times relative to step `now` (before which everything is done),
+    /// work-items to `base`. Counts are no part of it.
+    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+        let place = |resident: u32| -> u64 {
+            let at = self.order.iter().position(|&r| r == resident);
+            at.map_or(u64::from(NONE), |at| at as u64)
+        };
+        let ahead = |t: u64| t.saturating_sub(now);
+        let op_of = |resident: u32, op: u32| place(resident) << 32 | u64::from(op);
+        // Slots and tokens go by their first mention, whatever number they have.
+        let mut slots: Vec<u32> = Vec::new();
+        let mut tokens: Vec<u32> = Vec::new();
+        out.push(self.order.len() as u64);
+        for &id in &self.order {
+            let r = &self.residents[id as usize];
+            out.push(r.work.index.wrapping_sub(base));
+            out.push(u64::from(r.unfinished) << 32 | u64::from(r.oldest));
+            for (op, node) in r.work.graph.nodes.iter().enumerate() {
+                let state = r.state[op];
+                let joined = match state {
+                    OpState::Ready => r.next_join - r.joined[op],
+                    _ => 0,
+                };
+                out.push(u64::from(r.deps[op]) << 32 | u64::from(joined));
+                out.push(state as u64);
+                let weight = r.weight[op];
+                out.push(match node.kind {
+                    NodeKind::Compute {
+                        unit: Unit::Preload,
+                        ..
+                    } => match state {
+                        // Its token may have gone to another preload by now, unless matmuls of
+                        // this work-item still hold it; those name it through `holds`.
+                        OpState::Waiting | OpState::Ready => u64::MAX,
+                        _ => mention(&mut tokens, weight),
+                    },
+                    _ => u64::from(weight),
+                });
+            }
+            for list in &r.ready {
+                out.push(list.len() as u64);
+                out.extend(list.iter().map(|&op| u64::from(op)));
+            }
+            out.push(r.load_from as u64);
+            out.push(r.load_need);
+            out.extend(r.batch_left.iter().map(|&x| u64::from(x)));
+            out.extend(r.batch_wait.iter().map(|&x| u64::from(x)));
+            for &slot in &r.slots {
+                out.push(mention(&mut slots, slot));
+            }
+        }
+        for unit in &self.units {
+            out.push(unit.len() as u64);
+            for f in unit {
+                out.push(ahead(f.finish));
+                out.push(op_of(f.resident, f.op));
+            }
+        }
+        out.push(ahead(self.busy_until));
+        out.push(u64::from(self.array_pointer));
+        out.extend(self.slots_used.iter().map(|&x| u64::from(x)));
+        let mut holds: Vec<(u64, u64, u32)> = self.holds.iter().map(|h| h.0).collect();
+        holds.sort_unstable();
+        out.push(holds.len() as u64);
+        for (at, _, token) in holds {
+            out.push(at.wrapping_sub(now));
+            out.push(mention(&mut tokens, token));
+        }
+        for &token in &tokens {
+            let t = self.tokens[token as usize];
+            out.push(u64::from(t.array) << 32 | u64::from(t.users));
+        }
+        out.push(self.spad_used);
+        out.push(u64::from(self.made_room));
+        out.push(self.carried.len() as u64);
+        for &(opener, buffer, slot) in &self.carried {
+            out.push(opener.wrapping_sub(base));
+            out.push(u64::from(buffer));
+            out.push(mention(&mut slots, slot));
+        }
+        for &slot in &slots {
+            out.push(self.allocs[slot as usize]);
+            out.push(u64::from(self.holders[slot as usize]));
+        }
+        for list in [&self.loads, &self.stores] {
+            out.push(list.len() as u64);
+            out.extend(list.iter().map(|&(resident, op)| op_of(resident, op)));
+        }
+        match self.current {
+            None => out.push(u64::MAX),
+            Some(c) => {
+                out.push(op_of(c.resident, c.op));
+                out.push(ahead(c.drop_step));
+                out.push(c.lines);
+            }
+        }
+        out.push(self.empty.len() as u64);
+        for &(at, resident, op) in &self.empty {
+            out.push(ahead(at));
+            out.push(op_of(resident, op));
+        }
+        out.push(self.next.wrapping_sub(now));
+        out.push(now - self.accounted.min(now));
+        out.extend(self.computing.iter().map(|&t| ahead(t)));
+        match self.waiting {
+            Waiting::Known(cause) => out.push(cause as u64),
+            Waiting::Memory { resident, op } => out.push(1 << 63 | op_of(resident, op)),
+        }
+        out.push(self.pending_memory);
     }
 
     /// Describe what is blocked, oldest first, up to `limit` ops.
@@ -1018,9 +1239,7 @@ impl Core {
                 };
                 let room = spec.scratchpad_bytes.saturating_sub(self.spad_used);
                 let waits_for = match state {
-                    OpState::Ready
-                        if spec.scratchpad_bytes > 0 && node.alloc_bytes > room =>
-                    {
+                    OpState::Ready if spec.scratchpad_bytes > 0 && node.alloc_bytes > room => {
                         format!(
                             "{} bytes of scratchpad ({room} of {} are free)",
                             node.alloc_bytes, spec.scratchpad_bytes

@@ -13,15 +13,20 @@
 
 use std::rc::Rc;
 
-use tilesim_traces::launch::WorkItem;
 use tilesim_traces::Bound;
+use tilesim_traces::launch::WorkItem;
 
 use crate::cores::{Core, Prepared};
+use crate::engine::RunOptions;
 use crate::error::SimError;
-use crate::graph::{Graph, GraphBuilder, GraphContext, Summary};
+use crate::graph::{BufferUse, Graph, GraphBuilder, GraphContext, Summary};
 use crate::machine::{DispatchPolicy, Machine, Residency};
 
+/// Work-items whose use of buffers is remembered.
 const REMEMBERED: u64 = 64;
+
+/// How many work-items on either side are asked what they do with a buffer.
+const NEIGHBOURS: u64 = 16;
 
 /// Hands out the work-items of one launch.
 #[derive(Debug)]
@@ -30,7 +35,10 @@ pub struct Dispatcher<'a> {
     context: GraphContext,
     builder: GraphBuilder,
     policy: DispatchPolicy,
+    residency: Residency,
     residents_max: usize,
+    registers_per_item: u64,
+    threads_per_item: u64,
     spad: u64,
     /// Cores of the partition.
     cores: Vec<u32>,
@@ -40,6 +48,8 @@ pub struct Dispatcher<'a> {
     next: Vec<u64>,
     first_core: usize,
     items: u64,
+    /// Work-items jumped over: item k stands for item k + `skipped` of the launch.
+    skipped: u64,
     delivered: u64,
     out_of_bounds: u64,
     look: u64,
@@ -47,16 +57,32 @@ pub struct Dispatcher<'a> {
     /// Graphs of uniform launches by (has a predecessor, has a successor).
     shared: [Option<Rc<Graph>>; 4],
     uniform: bool,
-    summaries: Vec<Option<(u64, Summary)>>,
+    summaries: Vec<(Option<u64>, Summary)>,
+    before: Summary,
+    after: Summary,
+    writer: Vec<u64>,
     scratch: WorkItem,
 }
 
 impl<'a> Dispatcher<'a> {
     /// For all items of a bound launch.
-    pub fn new(machine: &Machine, bound: &'a Bound, context: GraphContext) -> Dispatcher<'a> {
+    pub fn new(
+        machine: &Machine,
+        bound: &'a Bound,
+        context: GraphContext,
+        options: &RunOptions,
+    ) -> Dispatcher<'a> {
         let partition = machine.cores.partition.first().copied().unwrap_or(0);
         let cores: Vec<u32> = (0..machine.cores.count)
-            .filter(|&c| machine.cores.partition.get(c as usize).copied().unwrap_or(0) == partition)
+            .filter(|&c| {
+                machine
+                    .cores
+                    .partition
+                    .get(c as usize)
+                    .copied()
+                    .unwrap_or(0)
+                    == partition
+            })
             .collect();
         let max = match machine.cores.residency {
             Residency::Shared { max } | Residency::Safe { max } => max,
@@ -73,20 +99,27 @@ impl<'a> Dispatcher<'a> {
             context,
             builder: GraphBuilder::default(),
             policy,
+            residency: machine.cores.residency.clone(),
             residents_max: max,
+            registers_per_item: options.registers_per_item,
+            threads_per_item: options.threads_per_item,
             spad: machine.cores.scratchpad_bytes,
             next: (0..cores.len() as u64).collect(),
             slots: (0..slots).map(|_| None).collect(),
             cores,
             first_core: 0,
             items: bound.items(),
+            skipped: 0,
             delivered: 0,
             out_of_bounds: 0,
             look: 0,
             pool: Vec::new(),
             shared: [None, None, None, None],
             uniform: bound.control_is_uniform(),
-            summaries: (0..REMEMBERED).map(|_| None).collect(),
+            summaries: (0..REMEMBERED).map(|_| (None, Summary::new())).collect(),
+            before: Summary::new(),
+            writer: Vec::new(),
+            after: Summary::new(),
             scratch: WorkItem::default(),
         }
     }
@@ -108,6 +141,48 @@ impl<'a> Dispatcher<'a> {
         self.items - self.delivered
     }
 
+    /// Work-items delivered so far, jumped ones left out.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Work-items that have not been expanded.
+    pub fn waiting_to_expand(&self) -> u64 {
+        let furthest = self.next.iter().copied().max().unwrap_or(0);
+        self.items.saturating_sub(furthest)
+    }
+
+    /// The work-item before which all have been handed to a slot.
+    pub fn base(&self) -> u64 {
+        match self.policy {
+            DispatchPolicy::RoundRobin => self.next.iter().copied().min().unwrap_or(0),
+            DispatchPolicy::Dynamic => self.next[0],
+        }
+    }
+
+    /// Leave out `items` work-items of those not yet expanded. Only right where they would only
+    /// have repeated what was done: see [`crate::warp`].
+    pub fn skip(&mut self, items: u64) {
+        self.skipped += items;
+        self.items -= items;
+        self.summaries.iter_mut().for_each(|(known, _)| *known = None);
+    }
+
+    /// Append the state to `out`, steps relative to `now`, work-items to `base`.
+    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+        let count = match self.policy {
+            DispatchPolicy::RoundRobin => self.next.len(),
+            DispatchPolicy::Dynamic => 1,
+        };
+        out.extend(self.next[..count].iter().map(|n| n.wrapping_sub(base)));
+        for slot in &self.slots {
+            let index = slot.as_ref().map(|work| work.index.wrapping_sub(base));
+            out.push(index.unwrap_or(u64::MAX / 2));
+        }
+        out.push(self.first_core as u64);
+        out.push(self.look.wrapping_sub(now));
+    }
+
     /// Transfers outside their tensor so far.
     pub fn out_of_bounds(&self) -> u64 {
         self.out_of_bounds
@@ -124,7 +199,11 @@ impl<'a> Dispatcher<'a> {
             DispatchPolicy::RoundRobin => self.scan_slots(step, cores)?,
             DispatchPolicy::Dynamic => self.serve_one(step, cores)?,
         };
-        self.look = if changed && self.delivered < self.items { step + 1 } else { u64::MAX };
+        self.look = if changed && self.delivered < self.items {
+            step + 1
+        } else {
+            u64::MAX
+        };
         Ok(())
     }
 
@@ -145,7 +224,7 @@ impl<'a> Dispatcher<'a> {
                         }
                     }
                     Some(work) => {
-                        if self.has_room(&cores[core], work.graph.footprint) {
+                        if self.has_room(&cores[core], &work.graph) {
                             if let Some(work) = self.slots[at].take() {
                                 cores[core].deliver(step, work);
                                 self.delivered += 1;
@@ -169,13 +248,15 @@ impl<'a> Dispatcher<'a> {
         if step == 0 {
             return Ok(true);
         }
-        let Some(work) = &self.slots[0] else { return Ok(false) };
-        let footprint = work.graph.footprint;
+        let Some(work) = &self.slots[0] else {
+            return Ok(false);
+        };
+        let graph = Rc::clone(&work.graph);
         let n = self.cores.len();
         for k in 0..n {
             let at = (self.first_core + k) % n;
             let core = self.cores[at] as usize;
-            if self.has_room(&cores[core], footprint) {
+            if self.has_room(&cores[core], &graph) {
                 if let Some(work) = self.slots[0].take() {
                     cores[core].deliver(step, work);
                     self.delivered += 1;
@@ -187,16 +268,48 @@ impl<'a> Dispatcher<'a> {
         Ok(false)
     }
 
-    fn has_room(&self, core: &Core, footprint: u64) -> bool {
-        let max = self.residents_max as u64;
-        let alone = self.spad > 0 && footprint > self.spad / max;
-        core.residents() < if alone { 1 } else { self.residents_max }
+    /// Whether a core may take one more work-item.
+    fn has_room(&self, core: &Core, arriving: &Graph) -> bool {
+        let residents = core.residents();
+        if residents >= self.residents_max {
+            return false;
+        }
+        if residents == 0 || self.spad == 0 {
+            return self.fits_resources(residents);
+        }
+        match self.residency {
+            Residency::Shared { .. } => arriving.footprint <= self.spad / self.residents_max as u64,
+            // No op of any resident will ever wait for room.
+            Residency::Safe { .. } => {
+                let all = core.resident_graphs().fold(arriving.all_bytes, |sum, graph| {
+                    sum.saturating_add(graph.all_bytes)
+                });
+                all <= self.spad
+            }
+            Residency::Resources { .. } => {
+                let all = core.resident_graphs().fold(arriving.footprint, |sum, graph| {
+                    sum.saturating_add(graph.footprint)
+                });
+                all <= self.spad && self.fits_resources(residents)
+            }
+        }
+    }
+
+    /// Whether registers and threads allow one more.
+    fn fits_resources(&self, residents: usize) -> bool {
+        let Residency::Resources { registers, threads, .. } = self.residency else { return true };
+        let n = residents as u64 + 1;
+        residents == 0
+            || [(registers, self.registers_per_item), (threads, self.threads_per_item)]
+                .iter()
+                .all(|&(all, each)| all == 0 || each.saturating_mul(n) <= all)
     }
 
     fn prepare(&mut self, index: u64) -> Result<Prepared, SimError> {
         let mut work = self.pool.pop().unwrap_or_default();
         work.index = index;
-        self.bound.expand(self.bound.pid(index), &mut work.item)?;
+        let pid = self.bound.pid(index + self.skipped);
+        self.bound.expand(pid, &mut work.item)?;
         self.out_of_bounds += work.item.out_of_bounds;
         let (first, last) = (index == 0, index + 1 == self.items);
         let variant = usize::from(!first) + 2 * usize::from(!last);
@@ -206,30 +319,25 @@ impl<'a> Dispatcher<'a> {
                 return Ok(work);
             }
         }
-        let mut before = None;
-        let mut after = None;
+        let mut before = std::mem::take(&mut self.before);
+        let mut after = std::mem::take(&mut self.after);
         if self.spad > 0 {
-            if !first {
-                before = Some(self.summary(index - 1)?);
-            }
-            if !last {
-                after = Some(self.summary(index + 1)?);
-            }
+            self.look_back(index, &mut before)?;
+            self.look_ahead(index, &mut after)?;
         }
         if Rc::get_mut(&mut work.graph).is_none() {
             work.graph = Rc::new(Graph::default());
         }
         if let Some(graph) = Rc::get_mut(&mut work.graph) {
+            let known = self.spad > 0;
+            let before = (known && !first).then_some(&before);
+            let after = (known && !last).then_some(&after);
             self.builder
-                .build(&self.context, &work.item, before.as_ref(), after.as_ref(), graph)
+                .build(&self.context, &work.item, before, after, graph)
                 .map_err(|error| self.item_error(error))?;
         }
-        if let (Some(s), false) = (before, first) {
-            self.remember(index - 1, s);
-        }
-        if let (Some(s), false) = (after, last) {
-            self.remember(index + 1, s);
-        }
+        self.before = before;
+        self.after = after;
         if self.uniform {
             self.shared[variant] = Some(Rc::clone(&work.graph));
         }
@@ -238,22 +346,86 @@ impl<'a> Dispatcher<'a> {
 
     /// Say where an item error is.
     pub fn item_error(&self, error: crate::error::ItemError) -> SimError {
-        SimError::Item { path: self.bound.site_path(error.site), error }
+        SimError::Item {
+            path: self.bound.site_path(error.site),
+            error,
+        }
     }
 
-    fn summary(&mut self, index: u64) -> Result<Summary, SimError> {
+    /// What the work-items before `index` left in each buffer, and which of them opened the version.
+    fn look_back(&mut self, index: u64, out: &mut Summary) -> Result<(), SimError> {
+        out.clear();
+        out.resize(self.context.buffer_bytes.len(), BufferUse::default());
+        // A first write opens a version only if it does not join an open one, which shows one
+        // toucher further back: until then the writer is kept here.
+        let mut writer = std::mem::take(&mut self.writer);
+        writer.clear();
+        writer.resize(out.len(), 0);
+        for back in 1..=NEIGHBOURS.min(index) {
+            let summary = self.summary(index - back)?;
+            let mut unknown = false;
+            for ((known, found), writer) in out.iter_mut().zip(summary).zip(&mut writer) {
+                if known.opened_ago == 0 && found.touched {
+                    if !known.touched {
+                        known.touched = true;
+                        known.ends_open = found.ends_open;
+                    }
+                    if *writer > 0 && !found.ends_open {
+                        known.opened_ago = *writer;
+                    } else if found.opens {
+                        known.opened_ago = back;
+                    } else if !found.reads_first {
+                        *writer = back;
+                    }
+                }
+                unknown |= known.opened_ago == 0;
+            }
+            if !unknown || (self.uniform && back == 2) {
+                break;
+            }
+        }
+        for (known, &writer) in out.iter_mut().zip(&writer) {
+            if known.opened_ago == 0 {
+                known.opened_ago = writer;
+                // Only read so far: there is no version.
+                known.touched &= writer > 0;
+            }
+        }
+        self.writer = writer;
+        Ok(())
+    }
+
+    /// What the nearest work-items after `index` do with each buffer, up to the first read.
+    fn look_ahead(&mut self, index: u64, out: &mut Summary) -> Result<(), SimError> {
+        out.clear();
+        out.resize(self.context.buffer_bytes.len(), BufferUse::default());
+        for ahead in 1..=NEIGHBOURS.min(self.items - 1 - index) {
+            let summary = self.summary(index + ahead)?;
+            let mut open = false;
+            for (known, found) in out.iter_mut().zip(summary) {
+                if !known.touched {
+                    *known = *found;
+                } else if !known.reads {
+                    known.reads = found.reads;
+                }
+                open |= !known.reads;
+            }
+            if self.uniform || !open {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn summary(&mut self, index: u64) -> Result<&Summary, SimError> {
         let at = (index % REMEMBERED) as usize;
-        let mut out = match self.summaries[at].take() {
-            Some((known, summary)) if known == index => return Ok(summary),
-            Some((_, summary)) => summary,
-            None => Summary::new(),
-        };
-        self.bound.expand(self.bound.pid(index), &mut self.scratch)?;
-        self.builder.summary(&self.context, &self.scratch, &mut out);
-        Ok(out)
-    }
-
-    fn remember(&mut self, index: u64, summary: Summary) {
-        self.summaries[(index % REMEMBERED) as usize] = Some((index, summary));
+        if self.summaries[at].0 != Some(index) {
+            let pid = self.bound.pid(index + self.skipped);
+            self.bound.expand(pid, &mut self.scratch)?;
+            let (known, summary) = &mut self.summaries[at];
+            self.builder.summary(&self.context, &self.scratch, summary);
+            *known = Some(index);
+        }
+        Ok(&self.summaries[at].1)
     }
 }

@@ -16,6 +16,7 @@ use crate::error::{Deadlock, SimError};
 use crate::graph::{GraphContext, TileCost};
 use crate::machine::{ArraySplit, Machine, MemoryModel};
 use crate::memory::Memory;
+use crate::warp::{Jump, Situation, Warp};
 use crate::report::{self, CoreReport, Exactness, Identity, MODEL_VERSION, Report};
 
 /// Rows one transfer may have (after contiguous rows are joined).
@@ -47,6 +48,12 @@ pub struct RunOptions {
     pub max_requests: u64,
     /// Run although tile costs were measured on another machine.
     pub allow_cost_mismatch: bool,
+    /// Registers one work-item takes, for machines whose residency counts them.
+    pub registers_per_item: u64,
+    /// Threads one work-item takes, likewise.
+    pub threads_per_item: u64,
+    /// Simulate every work-item even where the run provably repeats itself.
+    pub full: bool,
 }
 
 impl Default for RunOptions {
@@ -56,6 +63,9 @@ impl Default for RunOptions {
             limits: Limits::default(),
             max_requests: 1 << 40,
             allow_cost_mismatch: false,
+            registers_per_item: 0,
+            threads_per_item: 0,
+            full: false,
         }
     }
 }
@@ -100,8 +110,12 @@ pub fn simulate(
     let bound = Bound::new(trace, &launch.args, &launch.options.limits)?;
     let identity = identity(machine, trace, launch)?;
     let context = context(machine, trace, &launch.options)?;
-    let mut run = Run::new(machine, &bound, context);
-    let total = if bound.items() == 0 { 0 } else { run.to_the_end(&launch.options, watch)? };
+    let mut run = Run::new(machine, &bound, context, &launch.options);
+    let total = if bound.items() == 0 {
+        0
+    } else {
+        run.to_the_end(&launch.options, watch)?
+    };
     let mut notes = Vec::new();
     if bound.items() == 0 {
         notes.push("the grid is empty: nothing ran".to_string());
@@ -116,11 +130,16 @@ pub fn simulate(
     if transfers {
         notes.push(crate::memory::transfer_note());
     }
+    let jump = run.jump;
     let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();
     let l2 = run.memory.l2_stats();
     let out_of_bounds = run.dispatcher.out_of_bounds();
-    let cores: Vec<CoreStats> = run.cores.into_iter().map(|c| c.finish(total)).collect();
+    let cores: Vec<CoreStats> = run
+        .cores
+        .into_iter()
+        .map(|core| core.finish(total - jump.cycles))
+        .collect();
     let dram = report::dram(machine, &channels, controllers, l2);
     notes.extend(crate::energy::uncounted(machine, &dram));
     Ok(Report {
@@ -128,7 +147,14 @@ pub fn simulate(
         ns: report::nanoseconds(total, machine.clocks.core_khz),
         work_items: bound.items(),
         dram_requests: channels.iter().map(|c| c.reads + c.writes).sum(),
-        exactness: if transfers { Exactness::TransferLevel } else { Exactness::ExactFull },
+        exactness: match jump.period {
+            _ if transfers => Exactness::TransferLevel,
+            0 => Exactness::ExactFull,
+            period => Exactness::ExactWarped {
+                period,
+                jumped: jump.items,
+            },
+        },
         cores: cores
             .iter()
             .enumerate()
@@ -178,12 +204,18 @@ fn context(
     let cycles: Vec<u64> = match &machine.cores.array_split {
         ArraySplit::None => trace.tiles.iter().map(|t| t.cycles.unwrap_or(0)).collect(),
         ArraySplit::RoundRobin { unit } => crate::units::split_tiles(
-            trace.tiles.iter().map(|t| (t.cycles.unwrap_or(0), t.admissions.as_slice())),
+            trace
+                .tiles
+                .iter()
+                .map(|t| (t.cycles.unwrap_or(0), t.admissions.as_slice())),
             machine.cores.systolic_arrays,
             machine.cores.vector_lanes,
             unit,
         )
-        .map_err(|e| SimError::Split { message: e.message, path: format!("units.{}", e.path) })?,
+        .map_err(|e| SimError::Split {
+            message: e.message,
+            path: format!("units.{}", e.path),
+        })?,
     };
     let mut moved = vec![false; trace.buffers.len()];
     moved_buffers(&trace.body, &mut moved);
@@ -192,7 +224,11 @@ fn context(
     for (buffer, moved) in trace.buffers.iter().zip(&moved) {
         let bytes = buffer.bytes;
         if *moved && capacity > 0 && bytes > capacity {
-            return Err(SimError::BufferTooLarge { name: buffer.name.clone(), bytes, capacity });
+            return Err(SimError::BufferTooLarge {
+                name: buffer.name.clone(),
+                bytes,
+                capacity,
+            });
         }
         buffer_bytes.push(bytes);
     }
@@ -201,7 +237,10 @@ fn context(
             .tiles
             .iter()
             .zip(cycles)
-            .map(|(t, cycles)| TileCost { cycles, overlap: t.overlap })
+            .map(|(t, cycles)| TileCost {
+                cycles,
+                overlap: t.overlap,
+            })
             .collect(),
         buffer_bytes,
         moved,
@@ -228,7 +267,9 @@ fn moved_buffers(body: &[Stmt], moved: &mut [bool]) {
 }
 
 fn check_costs(machine: &Machine, trace: &ValidTrace) -> Result<(), SimError> {
-    let Some(on) = &trace.header.measured_on else { return Ok(()) };
+    let Some(on) = &trace.header.measured_on else {
+        return Ok(());
+    };
     let c = &machine.cores;
     for (what, measured, here) in [
         ("vector lanes", on.lanes, c.vector_lanes),
@@ -255,17 +296,33 @@ struct Run<'a> {
     dispatcher: Dispatcher<'a>,
     items: u64,
     items_done: u64,
+    warp: Option<Warp>,
+    jump: Jump,
 }
 
 impl<'a> Run<'a> {
-    fn new(machine: &'a Machine, bound: &'a Bound, context: GraphContext) -> Run<'a> {
+    fn new(
+        machine: &'a Machine,
+        bound: &'a Bound,
+        context: GraphContext,
+        options: &RunOptions,
+    ) -> Run<'a> {
+        let memory = Memory::new(machine, MAX_ROWS);
         Run {
             machine,
-            cores: (0..machine.cores.count).map(|id| Core::new(id, &machine.cores)).collect(),
-            memory: Memory::new(machine, MAX_ROWS),
-            dispatcher: Dispatcher::new(machine, bound, context),
+            cores: (0..machine.cores.count)
+                .map(|id| Core::new(id, &machine.cores))
+                .collect(),
+            warp: if options.full {
+                None
+            } else {
+                Warp::new(bound, &memory)
+            },
+            memory,
+            dispatcher: Dispatcher::new(machine, bound, context, options),
             items: bound.items(),
             items_done: 0,
+            jump: Jump::default(),
         }
     }
 
@@ -284,16 +341,18 @@ impl<'a> Run<'a> {
             if events >= POLL_EVERY {
                 events = 0;
                 let progress = Progress {
-                    cycle: frontier,
+                    cycle: frontier + self.jump.cycles,
                     items_done: self.items_done,
                     items: self.items,
-                    requests: self.memory.started(),
+                    requests: self.requests(),
                 };
                 if watch.poll(&progress).is_break() {
                     return Err(SimError::Cancelled { cycle: frontier });
                 }
-                if self.memory.started() > options.max_requests {
-                    return Err(SimError::TooManyRequests { limit: options.max_requests });
+                if self.requests() > options.max_requests {
+                    return Err(SimError::TooManyRequests {
+                        limit: options.max_requests,
+                    });
                 }
             }
             let mut step = self.dispatcher.next_look();
@@ -308,11 +367,12 @@ impl<'a> Run<'a> {
             let step = step.max(frontier);
             let safe = self.memory.safe();
             if step < safe {
-                if step >= budget {
+                if step.saturating_add(self.jump.cycles) >= budget {
                     return Err(SimError::OverBudget { budget });
                 }
                 self.step(step)?;
                 frontier = step + 1;
+                self.look_for_recurrence(frontier);
             } else if self.memory.is_busy() {
                 self.memory.advance(step.min(safe.max(frontier)));
             } else if self.items_done == self.items {
@@ -321,11 +381,38 @@ impl<'a> Run<'a> {
                 return Err(SimError::Deadlock(Box::new(self.deadlock(frontier))));
             }
         }
-        if self.memory.started() > options.max_requests {
-            return Err(SimError::TooManyRequests { limit: options.max_requests });
+        if self.requests() > options.max_requests {
+            return Err(SimError::TooManyRequests {
+                limit: options.max_requests,
+            });
         }
         let last = self.cores.iter().map(Core::last_active).max().unwrap_or(0);
-        Ok(last + 1)
+        Ok(last + 1 + self.jump.cycles)
+    }
+
+    /// Memory requests so far, jumped ones included.
+    fn requests(&self) -> u64 {
+        self.memory.started() + self.jump.requests
+    }
+
+    /// Everything before core step `now` is done: jump if the state recurs.
+    fn look_for_recurrence(&mut self, now: u64) {
+        let Some(warp) = &mut self.warp else { return };
+        if !warp.stepped(self.dispatcher.delivered()) {
+            return;
+        }
+        let situation = Situation {
+            now,
+            items_done: self.items_done,
+            cores: &mut self.cores,
+            dispatcher: &mut self.dispatcher,
+            memory: &mut self.memory,
+        };
+        if let Some(jump) = warp.look(situation) {
+            self.items_done += jump.items_done;
+            self.jump = jump;
+            self.warp = None;
+        }
     }
 
     fn step(&mut self, step: u64) -> Result<(), SimError> {
@@ -376,7 +463,12 @@ impl<'a> Run<'a> {
             weight_slots: self
                 .cores
                 .iter()
-                .map(|c| (c.weight_slots_used(), spec.weight_slots * spec.systolic_arrays))
+                .map(|c| {
+                    (
+                        c.weight_slots_used(),
+                        spec.weight_slots * spec.systolic_arrays,
+                    )
+                })
                 .collect(),
             waiting_items: self.dispatcher.waiting(),
             hint: hint.to_string(),

@@ -25,7 +25,9 @@ pub enum ItemErrorKind {
     #[error("nothing signals semaphore {0} before this wait")]
     Unsignalled(u32),
     /// A wait for another number of elements than its loads move.
-    #[error("the wait on semaphore {semaphore} expects {expected} elements, its loads move {moved}")]
+    #[error(
+        "the wait on semaphore {semaphore} expects {expected} elements, its loads move {moved}"
+    )]
     WaitCount {
         /// The semaphore.
         semaphore: u32,
@@ -217,7 +219,9 @@ impl SimError {
                 Some("measure the tiles on this machine, or allow the mismatch".into())
             }
             SimError::Split { .. } => Some("fix the unit table, or do not split".into()),
-            SimError::TooManyRequests { .. } => Some("raise the limit, or use a smaller grid".into()),
+            SimError::TooManyRequests { .. } => {
+                Some("raise the limit, or use a smaller grid".into())
+            }
             SimError::Deadlock(d) => Some(d.hint.clone()),
             SimError::OverBudget { .. } => Some("raise the budget".into()),
             SimError::Cancelled { .. } => None,

@@ -9,8 +9,7 @@
 //! Scratchpad versions are found here too: the first write after the last read of a buffer opens a
 //! version, which holds its bytes from then until its last reader in program order issues. Versions
 //! outlive a work-item where the next one reads or fills them first, so the builder is told what the
-//! neighbours in dispatch order do with each buffer (a [`Summary`]). Only neighbours are looked at: a
-//! version that skips a whole work-item is taken to end there.
+//! neighbours in dispatch order do with each buffer (a [`Summary`]).
 
 use tilesim_traces::launch::{OpKind, Span, WorkItem};
 use tilesim_traces::model::{Direction, Unit};
@@ -112,21 +111,31 @@ pub struct Graph {
     pub versions: u32,
     /// Per version: whether a neighbour in dispatch order shares it.
     pub shared: Vec<bool>,
-    /// (buffer, version) shared with the work-item before.
-    pub carry_in: Vec<(u32, u32)>,
-    /// (buffer, version) shared with the work-item after.
+    /// Versions that other work-items opened: (buffer, version, how many items ago).
+    pub carry_in: Vec<(u32, u32, u64)>,
+    /// Versions opened here that later work-items use: (buffer, version).
     pub carry_out: Vec<(u32, u32)>,
     /// Bytes of the scratchpad buffers it touches.
     pub footprint: u64,
+    /// Bytes of all versions it ever fills.
+    pub all_bytes: u64,
 }
 
 /// What a work-item does with one buffer's versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferUse {
-    touched: bool,
-    reads_first: bool,
-    reads: bool,
-    ends_open: bool,
+    /// It opens, fills or reads a version.
+    pub touched: bool,
+    /// Its first use is a read.
+    pub reads_first: bool,
+    /// It reads.
+    pub reads: bool,
+    /// It leaves a version that further writes join.
+    pub ends_open: bool,
+    /// It writes after it has read: that write opens a version whatever was before.
+    pub opens: bool,
+    /// Looking back: how many work-items ago the current version was opened (0: not known).
+    pub opened_ago: u64,
 }
 
 /// What a work-item does with every buffer's versions.
@@ -191,8 +200,10 @@ impl GraphBuilder {
                 if in_place && reads.iter().any(|r| r.index() == b) {
                     continue;
                 }
-                out[b].touched = true;
-                out[b].ends_open = true;
+                let u = &mut out[b];
+                u.opens |= u.reads && !u.ends_open;
+                u.touched = true;
+                u.ends_open = true;
             }
         }
     }
@@ -219,7 +230,12 @@ impl GraphBuilder {
             let x = index as u32;
             let reads = &item.buffers[op.reads.range()];
             let writes = &item.buffers[op.writes.range()];
-            let fail = |kind| ItemError { op: x, site: op.site, pid: item.pid, kind };
+            let fail = |kind| ItemError {
+                op: x,
+                site: op.site,
+                pid: item.pid,
+                kind,
+            };
             let mut node = Node {
                 kind: NodeKind::Wait { batch: 0 },
                 deps: 0,
@@ -234,11 +250,15 @@ impl GraphBuilder {
             match op.kind {
                 OpKind::Dma(transfer) => {
                     let t = &item.transfers[transfer as usize];
-                    self.read_all(item, graph, x, reads, None, context).map_err(fail)?;
+                    self.read_all(graph, x, reads, None, context)
+                        .map_err(fail)?;
                     match (t.direction, t.semaphore) {
                         (Direction::Store, _) => node.kind = NodeKind::Store { transfer },
                         (Direction::Load, None) => {
-                            node.kind = NodeKind::Load { transfer, batch: NONE };
+                            node.kind = NodeKind::Load {
+                                transfer,
+                                batch: NONE,
+                            };
                         }
                         (Direction::Load, Some(semaphore)) => {
                             let s = self.semaphore(semaphore.0);
@@ -251,11 +271,13 @@ impl GraphBuilder {
                             sem.loads.push(x);
                             sem.elements = sem.elements.saturating_add(t.full_elements);
                             graph.batches[sem.batch as usize] += 1;
-                            node.kind = NodeKind::Load { transfer, batch: sem.batch };
+                            node.kind = NodeKind::Load {
+                                transfer,
+                                batch: sem.batch,
+                            };
                         }
                     }
-                    let asynchronous =
-                        t.direction == Direction::Load && t.semaphore.is_some();
+                    let asynchronous = t.direction == Direction::Load && t.semaphore.is_some();
                     for b in writes {
                         self.replace(b.index(), x);
                         self.pending_async[b.index()] = if asynchronous { x } else { NONE };
@@ -264,7 +286,7 @@ impl GraphBuilder {
                 OpKind::Compute { tile, unit } => {
                     let cost = context.tiles[tile.index()];
                     let matmul = unit == Unit::Matmul;
-                    self.read_all(item, graph, x, reads, matmul.then_some(writes), context)
+                    self.read_all(graph, x, reads, matmul.then_some(writes), context)
                         .map_err(fail)?;
                     for b in writes {
                         let b = b.index();
@@ -284,7 +306,10 @@ impl GraphBuilder {
                     }
                     node.kind = NodeKind::Compute { unit, cost };
                 }
-                OpKind::Wait { semaphore, expected } => {
+                OpKind::Wait {
+                    semaphore,
+                    expected,
+                } => {
                     let s = self.semaphore(semaphore.0);
                     if self.semaphores[s].loads.is_empty() {
                         // A repeated wait on the same batch is free; it changes nothing.
@@ -366,7 +391,13 @@ impl GraphBuilder {
         match self.semaphores.iter().position(|s| s.id == id) {
             Some(at) => at,
             None => {
-                let new = Semaphore { id, batch: 0, loads: Vec::new(), elements: 0, waited: None };
+                let new = Semaphore {
+                    id,
+                    batch: 0,
+                    loads: Vec::new(),
+                    elements: 0,
+                    waited: None,
+                };
                 self.semaphores.push(new);
                 self.semaphores.len() - 1
             }
@@ -396,7 +427,6 @@ impl GraphBuilder {
     /// Edges for everything `x` reads; `matmul_writes` is what it writes if it is a matmul.
     fn read_all(
         &mut self,
-        _item: &WorkItem,
         graph: &mut Graph,
         x: u32,
         reads: &[tilesim_traces::model::BufferId],
@@ -416,7 +446,10 @@ impl GraphBuilder {
                 let streams = matmul_writes.is_some()
                     && matches!(
                         graph.nodes[w as usize].kind,
-                        NodeKind::Compute { unit: Unit::Matmul | Unit::Preload, .. }
+                        NodeKind::Compute {
+                            unit: Unit::Matmul | Unit::Preload,
+                            ..
+                        }
                     );
                 if streams {
                     self.edge_issue(w, x);
@@ -435,7 +468,11 @@ impl GraphBuilder {
             graph.nodes[to as usize].deps += 1;
         }
         for issue in [true, false] {
-            let list = if issue { &self.issue_edges } else { &self.done_edges };
+            let list = if issue {
+                &self.issue_edges
+            } else {
+                &self.done_edges
+            };
             self.starts.clear();
             self.starts.resize(n + 1, 0);
             for &(from, _) in list {
@@ -444,8 +481,10 @@ impl GraphBuilder {
             let base = graph.edges.len() as u32;
             for i in 0..n {
                 self.starts[i + 1] += self.starts[i];
-                let span =
-                    Span { start: base + self.starts[i], end: base + self.starts[i + 1] };
+                let span = Span {
+                    start: base + self.starts[i],
+                    end: base + self.starts[i + 1],
+                };
                 if issue {
                     graph.nodes[i].on_issue = span;
                 } else {
@@ -466,16 +505,20 @@ impl GraphBuilder {
             let start = graph.preloads.len() as u32;
             while k < self.issue_edges.len() && self.issue_edges[k].1 == to {
                 let from = self.issue_edges[k].0;
-                if let NodeKind::Compute { unit: Unit::Preload, .. } =
-                    graph.nodes[from as usize].kind
+                if let NodeKind::Compute {
+                    unit: Unit::Preload,
+                    ..
+                } = graph.nodes[from as usize].kind
                 {
                     graph.preloads.push(from);
                     graph.nodes[from as usize].users += 1;
                 }
                 k += 1;
             }
-            graph.nodes[to as usize].preloads =
-                Span { start, end: graph.preloads.len() as u32 };
+            graph.nodes[to as usize].preloads = Span {
+                start,
+                end: graph.preloads.len() as u32,
+            };
         }
     }
 
@@ -507,7 +550,9 @@ impl GraphBuilder {
             if let (Some(u), true) = (entering, context.moved[b]) {
                 self.version_of[b] = self.new_version();
                 self.open[b] = u.ends_open;
-                graph.carry_in.push((b as u32, self.version_of[b]));
+                graph
+                    .carry_in
+                    .push((b as u32, self.version_of[b], u.opened_ago));
             }
         }
         for (index, op) in item.ops.iter().enumerate() {
@@ -557,7 +602,9 @@ impl GraphBuilder {
                 let u = after[b];
                 if if self.open[b] { u.reads } else { u.reads_first } {
                     self.continues[v as usize] = true;
-                    graph.carry_out.push((b as u32, v));
+                    if v as usize >= graph.carry_in.len() {
+                        graph.carry_out.push((b as u32, v));
+                    }
                 }
             }
         }
@@ -570,7 +617,10 @@ impl GraphBuilder {
         graph.versions = self.last_reader.len() as u32;
         graph.shared.clear();
         graph.shared.resize(self.last_reader.len(), false);
-        for &(_, version) in graph.carry_in.iter().chain(&graph.carry_out) {
+        for version in 0..graph.carry_in.len() {
+            graph.shared[version] = true;
+        }
+        for &(_, version) in &graph.carry_out {
             graph.shared[version as usize] = true;
         }
         // Allocations were met in program order; keep those whose version is ever read.
@@ -587,6 +637,10 @@ impl GraphBuilder {
             node.allocs.end = graph.allocs.len() as u32;
             node.alloc_bytes = node.alloc_bytes.saturating_add(bytes);
         }
+        graph.all_bytes = graph
+            .allocs
+            .iter()
+            .fold(0u64, |sum, &(_, bytes)| sum.saturating_add(bytes));
         self.merged.clear();
         self.merged.extend(
             (0..graph.versions)
@@ -628,7 +682,11 @@ fn moved_bytes(item: &WorkItem, transfer: u32) -> u64 {
 }
 
 fn unwaited(context: &GraphContext, b: usize) -> ItemErrorKind {
-    let name = context.buffer_names.get(b).cloned().unwrap_or_else(|| b.to_string());
+    let name = context
+        .buffer_names
+        .get(b)
+        .cloned()
+        .unwrap_or_else(|| b.to_string());
     ItemErrorKind::ReadBeforeWait(name)
 }
 

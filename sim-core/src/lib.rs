@@ -15,6 +15,7 @@ pub mod noc;
 pub mod report;
 pub mod stack;
 pub mod units;
+pub mod warp;
 
 pub use engine::{Launch, Progress, RunOptions, Watch, simulate};
 pub use error::SimError;

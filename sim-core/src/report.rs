@@ -51,6 +51,14 @@ pub enum Exactness {
     ExactFull,
     /// Every work-item was simulated, its memory transfer by transfer: approximate.
     TransferLevel,
+    /// The state recurred: so many work-items were counted without simulating them again. Every
+    /// figure equals that of the full run.
+    ExactWarped {
+        /// Work-items of one period.
+        period: u64,
+        /// Work-items left out.
+        jumped: u64,
+    },
 }
 
 /// One core's part.
@@ -180,7 +188,11 @@ pub fn cycle_stack(cores: &[CoreStats]) -> Vec<StackEntry> {
         for cause in Cause::ALL {
             let cycles = stats.stack.get(cause);
             if cycles > 0 {
-                out.push(StackEntry { core: core as u32, cause, cycles });
+                out.push(StackEntry {
+                    core: core as u32,
+                    cause,
+                    cycles,
+                });
             }
         }
     }

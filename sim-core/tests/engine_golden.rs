@@ -13,7 +13,9 @@ use tilesim_core::{Launch, Report, SimError, simulate};
 use tilesim_traces::{LaunchArgs, json, validate};
 
 fn golden(path: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(path);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/golden")
+        .join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -23,7 +25,9 @@ fn machine(name: &str) -> Machine {
         let path = path.trim_start_matches("../configs/");
         Ok(golden(&format!("pytorchsim/configs/{path}")))
     };
-    load(name, &text, &files, ImportOptions::default()).unwrap().machine
+    load(name, &text, &files, ImportOptions::default())
+        .unwrap()
+        .machine
 }
 
 fn run(program: &str, grid: &str, machine_name: &str) -> Result<Report, SimError> {
@@ -33,7 +37,10 @@ fn run(program: &str, grid: &str, machine_name: &str) -> Result<Report, SimError
         grid: grid.split('x').map(|n| n.parse().unwrap()).collect(),
         ..LaunchArgs::default()
     };
-    let launch = Launch { args, ..Launch::default() };
+    let launch = Launch {
+        args,
+        ..Launch::default()
+    };
     simulate(&machine(machine_name), &trace, &launch, &mut ())
 }
 
@@ -57,10 +64,17 @@ fn golden_rows_are_equal_to_the_cycle() {
             continue;
         }
         rows += 1;
-        let result = run(&golden(&format!("togsim/programs/{}.json", row[0])), row[1], row[2]);
+        let result = run(
+            &golden(&format!("togsim/programs/{}.json", row[0])),
+            row[1],
+            row[2],
+        );
         let got = outcome(&result);
         if got != row[3] {
-            wrong.push(format!("{} {} {}: {} but {got}", row[0], row[1], row[2], row[3]));
+            wrong.push(format!(
+                "{} {} {}: {} but {got}",
+                row[0], row[1], row[2], row[3]
+            ));
         }
         if let Ok(report) = result {
             check_report(&report);
@@ -70,7 +84,12 @@ fn golden_rows_are_equal_to_the_cycle() {
         }
     }
     assert!(rows >= 80, "{rows}");
-    assert!(wrong.is_empty(), "{} of {rows} rows differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {rows} rows differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -86,7 +105,11 @@ fn banked_rows_are_close() {
         }
         rows += 1;
         let want: f64 = row[3].parse().unwrap();
-        match run(&golden(&format!("togsim/programs/{}.json", row[0])), row[1], row[2]) {
+        match run(
+            &golden(&format!("togsim/programs/{}.json", row[0])),
+            row[1],
+            row[2],
+        ) {
             Ok(report) => {
                 check_report(&report);
                 assert_eq!(report.dram_requests, requests, "{line}");
@@ -94,20 +117,31 @@ fn banked_rows_are_close() {
                 logs += ratio.ln().abs();
                 eprintln!("{:+.2} % {line} {}", (ratio - 1.0) * 100.0, report.cycles);
                 if (ratio - 1.0).abs() > 0.03 {
-                    wrong.push(format!("{line}: {} is {:+.1} %", report.cycles, (ratio - 1.0) * 100.0));
+                    wrong.push(format!(
+                        "{line}: {} is {:+.1} %",
+                        report.cycles,
+                        (ratio - 1.0) * 100.0
+                    ));
                 }
             }
             Err(e) => wrong.push(format!("{line}: {e}")),
         }
     }
     eprintln!("mean absolute log ratio {}", logs / f64::from(rows));
-    assert!(wrong.is_empty(), "{} of {rows} rows differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {rows} rows differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
 fn random_rows_are_equal_to_the_cycle() {
-    let programs: Vec<String> =
-        golden("togsim/random/programs.jsonl").lines().map(String::from).collect();
+    let programs: Vec<String> = golden("togsim/random/programs.jsonl")
+        .lines()
+        .map(String::from)
+        .collect();
     let mut wrong = Vec::new();
     let mut rows = 0;
     for line in golden("togsim/random/golden.csv").lines().skip(1) {
@@ -118,14 +152,22 @@ fn random_rows_are_equal_to_the_cycle() {
         let result = run(text, row[1], row[2]);
         let got = outcome(&result);
         if got != row[3] {
-            wrong.push(format!("{} {} {}: {} but {got}", row[0], row[1], row[2], row[3]));
+            wrong.push(format!(
+                "{} {} {}: {} but {got}",
+                row[0], row[1], row[2], row[3]
+            ));
         }
         if let Ok(report) = result {
             check_report(&report);
         }
     }
     assert_eq!(rows, 183);
-    assert!(wrong.is_empty(), "{} of {rows} rows differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {rows} rows differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 /// What holds for every result.
@@ -149,13 +191,25 @@ fn check_report(report: &Report) {
 #[test]
 fn semaphore_cases() {
     let config = "tpuv3_simple_dram";
-    assert!(run(&golden("togsim/programs/semaphore_two_loads.json"), "1", config).is_ok());
+    assert!(
+        run(
+            &golden("togsim/programs/semaphore_two_loads.json"),
+            "1",
+            config
+        )
+        .is_ok()
+    );
     for (name, code) in [
         ("refuse_no_wait", "trace.read_before_wait"),
         ("refuse_wait_count", "trace.wait_count"),
         ("refuse_wait_unsignalled", "trace.wait_unsignalled"),
     ] {
-        let error = run(&golden(&format!("togsim/programs/{name}.json")), "1", config).unwrap_err();
+        let error = run(
+            &golden(&format!("togsim/programs/{name}.json")),
+            "1",
+            config,
+        )
+        .unwrap_err();
         assert_eq!(error.code(), code);
     }
 }

@@ -28,7 +28,10 @@ fn engine_and_twin_agree() {
             Err(TwinError::Trace(e)) => format!("{e}"),
         };
         let trace = tilesim_traces::validate(case.trace.clone()).unwrap();
-        let launch = Launch { args: case.args.clone(), ..Launch::default() };
+        let launch = Launch {
+            args: case.args.clone(),
+            ..Launch::default()
+        };
         let got = match simulate(&case.machine, &trace, &launch, &mut ()) {
             Ok(r) => {
                 for core in &r.cores {
@@ -38,15 +41,26 @@ fn engine_and_twin_agree() {
                         .filter(|e| e.core == core.id)
                         .map(|e| e.cycles)
                         .sum();
-                    assert_eq!(stack, r.cycles, "seed {seed}: the cycle stack sums to the total");
+                    assert_eq!(
+                        stack, r.cycles,
+                        "seed {seed}: the cycle stack sums to the total"
+                    );
                     for unit in &core.units {
-                        assert_eq!(unit.active + unit.idle, r.cycles, "seed {seed}: {}", unit.unit);
+                        assert_eq!(
+                            unit.active + unit.idle,
+                            r.cycles,
+                            "seed {seed}: {}",
+                            unit.unit
+                        );
                     }
                 }
                 format!("{} cycles, {} requests", r.cycles, r.dram_requests)
             }
             Err(SimError::Deadlock(d)) => {
-                assert!(!d.blocked.is_empty(), "seed {seed}: a deadlock names what is blocked");
+                assert!(
+                    !d.blocked.is_empty(),
+                    "seed {seed}: a deadlock names what is blocked"
+                );
                 "deadlock".to_string()
             }
             Err(SimError::Item { .. }) => "refused".to_string(),
@@ -56,5 +70,10 @@ fn engine_and_twin_agree() {
             wrong.push(format!("seed {seed}: twin {want}, engine {got}"));
         }
     }
-    assert!(wrong.is_empty(), "{} cases differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} cases differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }

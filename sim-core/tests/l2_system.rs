@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use tilesim_core::machine::import::ImportOptions;
 use tilesim_core::machine::{L2WriteAllocate, Machine, MemoryModel, load};
-use tilesim_core::memory::Memory;
+use tilesim_core::memory::{Memory, Origin};
 use tilesim_core::stack::Cause;
 use tilesim_core::{Launch, Report, simulate};
 use tilesim_traces::launch::{ResolvedDim, ResolvedIndirect, Span, Transfer, WorkItem};
@@ -65,7 +65,8 @@ fn run(machine: &Machine, starts: &[(u32, u64, WorkItem)], windows: &[u64]) -> (
         w += 1;
         while next < starts.len() && starts[next].1 < until {
             let (core, at, item) = &starts[next];
-            memory.start(*core, *at, item, &item.transfers[0], next as u64).unwrap();
+            let origin = Origin { item: next as u64, op: 0 };
+            memory.start(*core, *at, item, &item.transfers[0], next as u64, origin).unwrap();
             next += 1;
         }
         let promised = memory.safe();

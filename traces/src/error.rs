@@ -36,6 +36,8 @@ codes! {
     TooLarge = "trace.too_large",
     /// Nested deeper than the format allows.
     TooDeep = "trace.too_deep",
+    /// A construct of a foreign source that importers do not read.
+    Unsupported = "trace.unsupported",
     /// The text or JSON cannot be read.
     Syntax = "trace.syntax",
     /// A key that the JSON form does not know.

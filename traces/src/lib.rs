@@ -65,6 +65,7 @@ pub mod expand;
 mod expand_tests;
 pub mod expr;
 pub mod generate;
+pub mod import;
 pub mod json;
 pub mod launch;
 pub mod limits;

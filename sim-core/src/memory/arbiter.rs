@@ -61,7 +61,13 @@ impl Arbiter {
     /// A port that `sources` nodes send to, `latency` steps away.
     pub fn new(sources: u32, latency: u64) -> Arbiter {
         Arbiter {
-            queues: vec![Queue { head: NONE, tail: NONE }; sources as usize],
+            queues: vec![
+                Queue {
+                    head: NONE,
+                    tail: NONE
+                };
+                sources as usize
+            ],
             nodes: Vec::new(),
             free: NONE,
             waiting: 0,
@@ -91,7 +97,8 @@ impl Arbiter {
         let queue = &mut self.queues[source as usize];
         if queue.head == NONE {
             queue.head = node;
-            self.coming.push_back((packet.pushed + self.latency, source));
+            self.coming
+                .push_back((packet.pushed + self.latency, source));
         } else {
             self.nodes[queue.tail as usize].next = node;
         }
@@ -137,7 +144,11 @@ impl Arbiter {
             self.free = index;
             self.waiting -= 1;
             self.free_at = step + 1;
-            self.pointer = if source + 1 == self.queues.len() as u32 { 0 } else { source + 1 };
+            self.pointer = if source + 1 == self.queues.len() as u32 {
+                0
+            } else {
+                source + 1
+            };
             leave(step, node.packet);
         }
     }
@@ -179,11 +190,14 @@ impl Arbiter {
         0
     }
 
-    /// Append the state to `out`, steps relative to `now`.
-    pub fn canonical(&self, now: u64, out: &mut Vec<u64>, mut transfer: impl FnMut(u32) -> u64) {
+    /// Append the state to `out`, steps relative to `now`; `transfer` names a transfer.
+    pub fn canonical(&self, now: u64, out: &mut Vec<u64>, transfer: &impl Fn(u32) -> u64) {
         out.push(u64::from(self.waiting));
         out.push(u64::from(self.pointer));
         out.push(self.free_at.saturating_sub(now));
+        if self.waiting == 0 {
+            return;
+        }
         for (source, queue) in self.queues.iter().enumerate() {
             let mut at = queue.head;
             while at != NONE {
@@ -191,7 +205,7 @@ impl Arbiter {
                 out.push(source as u64);
                 out.push(transfer(node.packet.transfer));
                 out.push(now.wrapping_sub(node.packet.pushed));
-                out.push(u64::from(node.packet.write));
+                out.push(u64::from(node.packet.write) << 8 | u64::from(node.packet.cause));
                 at = node.next;
             }
         }
@@ -218,7 +232,9 @@ mod tests {
         while out.len() < pushes.len() {
             while at < pushes.len() && pushes[at].0 == step {
                 let s = pushes[at].1;
-                let due = queues[s as usize].back().map_or(step + latency, |&(d, _)| d + 1);
+                let due = queues[s as usize]
+                    .back()
+                    .map_or(step + latency, |&(d, _)| d + 1);
                 queues[s as usize].push_back((due, at as u32));
                 at += 1;
             }

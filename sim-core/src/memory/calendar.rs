@@ -13,7 +13,11 @@ pub struct Calendar<T> {
 impl<T: Copy> Calendar<T> {
     /// An empty calendar.
     pub fn new() -> Calendar<T> {
-        Calendar { steps: (0..64).map(|_| Vec::new()).collect(), base: 0, waiting: 0 }
+        Calendar {
+            steps: (0..64).map(|_| Vec::new()).collect(),
+            base: 0,
+            waiting: 0,
+        }
     }
 
     /// Put `value` into `step`, which has not been taken yet.
@@ -22,7 +26,11 @@ impl<T: Copy> Calendar<T> {
         if self.waiting == 0 {
             self.base = step;
         }
-        let step = if step < self.base { self.rewind(step) } else { step };
+        let step = if step < self.base {
+            self.rewind(step)
+        } else {
+            step
+        };
         if step - self.base >= self.steps.len() as u64 {
             self.grow(step - self.base + 1);
         }
@@ -48,9 +56,10 @@ impl<T: Copy> Calendar<T> {
     /// Everything that waits, in order of step.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let mask = self.steps.len() as u64 - 1;
-        let last = if self.waiting == 0 { 0 } else { self.steps.len() as u64 };
-        (self.base..self.base + last)
-            .flat_map(move |s| self.steps[(s & mask) as usize].iter().map(move |v| (s, v)))
+        let turn = if self.waiting == 0 { 0 } else { self.steps.len() as u64 };
+        (self.base..self.base + turn).flat_map(move |step| {
+            self.steps[(step & mask) as usize].iter().map(move |value| (step, value))
+        })
     }
 
     /// Make room below `base`.

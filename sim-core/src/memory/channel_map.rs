@@ -6,8 +6,9 @@ use crate::machine::ChannelMap;
 /// above the channel bits.
 const IPOLY_16: [u16; 13] = [3, 6, 12, 11, 5, 10, 7, 14, 15, 13, 9, 1, 2];
 const IPOLY_32: [u16; 15] = [5, 10, 20, 13, 26, 17, 7, 14, 28, 29, 31, 27, 19, 3, 6];
-const IPOLY_64: [u16; 19] =
-    [3, 6, 12, 24, 48, 35, 5, 10, 20, 40, 19, 38, 15, 30, 60, 59, 53, 41, 17];
+const IPOLY_64: [u16; 19] = [
+    3, 6, 12, 24, 48, 35, 5, 10, 20, 40, 19, 38, 15, 30, 60, 59, 53, 41, 17,
+];
 
 const HALF: usize = 10;
 
@@ -48,10 +49,17 @@ impl ChannelMapper {
         };
         ChannelMapper {
             channels: u64::from(channels),
-            shift: channels.is_power_of_two().then(|| channels.trailing_zeros()),
+            shift: channels
+                .is_power_of_two()
+                .then(|| channels.trailing_zeros()),
             low: table(0),
             high: table(HALF),
         }
+    }
+
+    /// Whether moving every line by a multiple of the channel count leaves its channel.
+    pub fn shifts(&self) -> bool {
+        self.low.iter().chain(self.high.iter()).all(|&h| h == 0)
     }
 
     /// The channel of a line and the line's number inside it.
@@ -62,8 +70,7 @@ impl ChannelMapper {
             None => (line % self.channels, line / self.channels),
         };
         let mask = (1u64 << HALF) - 1;
-        let hash =
-            self.low[(rest & mask) as usize] ^ self.high[((rest >> HALF) & mask) as usize];
+        let hash = self.low[(rest & mask) as usize] ^ self.high[((rest >> HALF) & mask) as usize];
         let channel = first ^ u64::from(hash);
         let channel = match self.shift {
             Some(_) => channel & (self.channels - 1),

@@ -5,10 +5,10 @@
 //! step is handed back. A core step precedes the DRAM step of the same instant, a DRAM step the NoC
 //! step.
 
+use super::ChannelStats;
 use super::arbiter::Packet;
 use super::simple::{SimpleChannel, SimpleDram};
 use super::slab::Slab;
-use super::ChannelStats;
 use super::cached::{Backend, Cached};
 use super::l2::L2Stats;
 use crate::clock::Timeline;
@@ -30,7 +30,10 @@ pub struct Channels {
 
 #[derive(Debug)]
 enum Model {
-    Simple { dram: SimpleDram, channels: Vec<SimpleChannel> },
+    Simple {
+        dram: SimpleDram,
+        channels: Vec<SimpleChannel>,
+    },
     Banked(Box<Banked>),
     Cached(Box<Cached>),
 }
@@ -98,6 +101,55 @@ impl Channels {
             reply_free: vec![0; n],
             stats: vec![ChannelStats::default(); n],
         }
+    }
+
+    /// Whether [`Channels::canonical`] knows the model.
+    pub fn has_canonical(&self) -> bool {
+        matches!(self.model, Model::Simple { .. })
+    }
+
+    /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
+    /// steps of the clocks.
+    pub fn canonical(&self, core: u64, dram: u64, noc: u64, out: &mut Vec<u64>) {
+        out.extend(self.front_free.iter().map(|f| f.saturating_sub(core)));
+        out.extend(self.reply_free.iter().map(|f| f.saturating_sub(noc)));
+        if let Model::Simple { channels, .. } = &self.model {
+            for channel in channels {
+                channel.canonical(dram, out);
+            }
+        }
+    }
+
+    /// Bandwidth credit per channel in DRAM step `dram`, and how often it has held up a request.
+    pub fn credit(&self, dram: u64) -> Vec<(i128, u64)> {
+        match &self.model {
+            Model::Simple {
+                dram: spec,
+                channels,
+            } => channels
+                .iter()
+                .map(|c| (c.slack(spec, dram), c.held()))
+                .collect(),
+            Model::Banked(_) | Model::Cached(_) => Vec::new(),
+        }
+    }
+
+    /// Add bandwidth credit per channel.
+    pub fn add_credit(&mut self, more: &[i128]) {
+        if let Model::Simple {
+            dram: spec,
+            channels,
+        } = &mut self.model
+        {
+            for (channel, &more) in channels.iter_mut().zip(more) {
+                channel.add_slack(spec, more);
+            }
+        }
+    }
+
+    /// Counts per channel, to add to.
+    pub fn stats_mut(&mut self) -> &mut [ChannelStats] {
+        &mut self.stats
     }
 
     /// Counts per channel.
@@ -179,7 +231,11 @@ impl Channels {
                 // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
                 // verdict, since all that is asked later is whether it outweighs DRAM's.
                 let noc = (step - packet.pushed).min(255) as u8;
-                let packet = Packet { cause: noc, pushed: at, ..packet };
+                let packet = Packet {
+                    cause: noc,
+                    pushed: at,
+                    ..packet
+                };
                 let tag = b.packets.insert(packet);
                 b.channels[channel].push(fed + 1, addr, write, tag);
             }
@@ -205,14 +261,18 @@ impl Channels {
         }
         let ticks = self.earliest_return(horizon);
         for channel in 0..self.front_free.len() {
-            let Model::Banked(b) = &mut self.model else { return };
+            let Model::Banked(b) = &mut self.model else {
+                return;
+            };
             if b.channels[channel].is_idle() {
                 continue;
             }
             let mut done = std::mem::take(&mut b.done);
             b.channels[channel].advance(&b.spec, ticks, &mut done);
             for &(tick, tag) in &done {
-                let Model::Banked(b) = &mut self.model else { return };
+                let Model::Banked(b) = &mut self.model else {
+                    return;
+                };
                 let packet = b.packets.remove(tag);
                 let returned = tick.max(b.returned[channel]);
                 b.returned[channel] = returned + 1;
@@ -237,7 +297,11 @@ impl Channels {
     /// NoC step in which a request returned in DRAM step `returned` is handed over.
     #[inline]
     fn push_step(&mut self, channel: usize, returned: u64) -> u64 {
-        let push = self.time.dram_to_noc.at_or_after(returned).max(self.reply_free[channel]);
+        let push = self
+            .time
+            .dram_to_noc
+            .at_or_after(returned)
+            .max(self.reply_free[channel]);
         self.reply_free[channel] = push + 1;
         push
     }

@@ -103,6 +103,7 @@ impl LineWalker {
                     self.done = true;
                     return Ok(());
                 }
+                first = first.div_euclid(8) * 8;
                 row = i128::from(count) * i128::from(bytes) * 8;
             }
             ResolvedIndirect::None | ResolvedIndirect::Indices(_) => {
@@ -122,7 +123,11 @@ impl LineWalker {
                     if depth == MAX_NEST {
                         return Err(LinesError::TooLarge);
                     }
-                    levels[depth] = Level { extent: dim.extent, stride_bits: stride, at: 0 };
+                    levels[depth] = Level {
+                        extent: dim.extent,
+                        stride_bits: stride,
+                        at: 0,
+                    };
                     depth += 1;
                 }
             }
@@ -336,7 +341,10 @@ impl LineWalker {
         if disjoint {
             return total;
         }
-        let mut copy = LineWalker { sorted: Vec::new(), ..*self };
+        let mut copy = LineWalker {
+            sorted: Vec::new(),
+            ..*self
+        };
         let mut total = 0u64;
         while let Some(run) = copy.next_run() {
             total = total.saturating_add(run.count);
@@ -356,7 +364,10 @@ mod tests {
 
     fn item(first: i128, bits: u32, dims: &[(u64, i64)], indices: Option<&[i64]>) -> WorkItem {
         let mut item = WorkItem::default();
-        item.dims = dims.iter().map(|&(extent, stride)| ResolvedDim { extent, stride }).collect();
+        item.dims = dims
+            .iter()
+            .map(|&(extent, stride)| ResolvedDim { extent, stride })
+            .collect();
         if let Some(ids) = indices {
             item.indices = ids.to_vec();
         }
@@ -365,13 +376,19 @@ mod tests {
             tensor: TensorId(0),
             first_bit: first * i128::from(bits),
             element_bits: bits,
-            dims: Span { start: 0, end: dims.len() as u32 },
+            dims: Span {
+                start: 0,
+                end: dims.len() as u32,
+            },
             semaphore: None,
             full_elements: 0,
             valid_elements: 0,
             indirect: match indices {
                 None => ResolvedIndirect::None,
-                Some(ids) => ResolvedIndirect::Indices(Span { start: 0, end: ids.len() as u32 }),
+                Some(ids) => ResolvedIndirect::Indices(Span {
+                    start: 0,
+                    end: ids.len() as u32,
+                }),
             },
         });
         item
@@ -393,7 +410,11 @@ mod tests {
         let mut set = BTreeSet::new();
         let dims = &item.dims;
         let total: u64 = dims.iter().map(|d| d.extent).product();
-        let shifts = if item.indices.is_empty() { vec![0] } else { item.indices.clone() };
+        let shifts = if item.indices.is_empty() {
+            vec![0]
+        } else {
+            item.indices.clone()
+        };
         for shift in shifts {
             for n in 0..total {
                 let mut rest = n;

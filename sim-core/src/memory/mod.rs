@@ -34,6 +34,7 @@ use tilesim_traces::launch::{Transfer, WorkItem};
 use crate::dram::DramStats;
 use crate::machine::{Machine, MemoryModel};
 use crate::stack::Cause;
+pub use flights::Origin;
 use l2::L2Stats;
 use lines::LinesError;
 use requests::Requests;
@@ -48,6 +49,7 @@ pub struct Completion {
     pub step: u64,
     /// What [`Memory::start`] was given.
     pub token: u64,
+    origin: Origin,
     /// What delayed the last-arriving request most.
     pub cause: Cause,
     /// Hand-over order: NoC step, then port.
@@ -105,8 +107,9 @@ impl Memory {
         item: &WorkItem,
         transfer: &Transfer,
         token: u64,
+        origin: Origin,
     ) -> Result<u64, LinesError> {
-        either!(self, m => m.start(core, step, item, transfer, token))
+        either!(self, m => m.start(core, step, item, transfer, token, origin))
     }
 
     /// Whether any request has not been answered.
@@ -140,6 +143,46 @@ impl Memory {
     /// Most rows of one transfer.
     pub fn max_rows(&self) -> u64 {
         either!(self, m => m.max_rows())
+    }
+
+    /// Whether [`Memory::canonical`] knows the models.
+    pub fn has_canonical(&self) -> bool {
+        match self {
+            Memory::Requests(m) => m.has_canonical(),
+            Memory::Transfers(_) => false,
+        }
+    }
+
+    /// Bytes after which the map of lines to channels repeats, when it does so by shifting.
+    pub fn map_period(&self) -> Option<u64> {
+        match self {
+            Memory::Requests(m) => m.map_period(),
+            Memory::Transfers(_) => None,
+        }
+    }
+
+    /// Append the state but bandwidth credit to `out`, times relative to core step `now` (before
+    /// which everything is done), work-items to `base`.
+    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+        if let Memory::Requests(m) = self {
+            m.canonical(now, base, out);
+        }
+    }
+
+    /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
+    pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
+        match self {
+            Memory::Requests(m) => m.credit(now),
+            Memory::Transfers(_) => Vec::new(),
+        }
+    }
+
+    /// Account for work that was jumped over: `times` times what happened since `before`, and
+    /// credit per channel.
+    pub fn jump(&mut self, times: u64, before: &[ChannelStats], credit: &[i128]) {
+        if let Memory::Requests(m) = self {
+            m.jump(times, before, credit);
+        }
     }
 
     /// Counts per channel.

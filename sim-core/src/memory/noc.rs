@@ -29,7 +29,10 @@ pub struct Noc {
 
 #[derive(Debug)]
 enum Network {
-    Simple { requests: Vec<Arbiter>, replies: Replies },
+    Simple {
+        requests: Vec<Arbiter>,
+        replies: Replies,
+    },
     Flit(Box<Flit>),
 }
 
@@ -40,7 +43,10 @@ enum Replies {
     /// (core, port).
     Direct { latency: u64, free: Vec<u64> },
     /// Ports that several channels send to; replies whose push lies ahead wait in the calendar.
-    Shared { ports: Vec<Arbiter>, coming: Calendar<(u32, Packet)> },
+    Shared {
+        ports: Vec<Arbiter>,
+        coming: Calendar<(u32, Packet)>,
+    },
 }
 
 /// Which port of its core a reply goes to.
@@ -94,7 +100,10 @@ impl Noc {
             NocSpec::Simple { latency } => {
                 let latency = u64::from(*latency);
                 let replies = if channels <= ports && rule.by_line.is_none() {
-                    Replies::Direct { latency, free: vec![0; (cores * ports) as usize] }
+                    Replies::Direct {
+                        latency,
+                        free: vec![0; (cores * ports) as usize],
+                    }
                 } else {
                     Replies::Shared {
                         ports: (0..cores * ports)
@@ -125,13 +134,57 @@ impl Noc {
                 }))
             }
         };
-        Noc { rule, network, dram: Channels::new(machine), flights }
+        Noc {
+            rule,
+            network,
+            dram: Channels::new(machine),
+            flights,
+        }
+    }
+
+    /// Whether [`Noc::canonical`] knows the models.
+    pub fn has_canonical(&self) -> bool {
+        self.dram.has_canonical() && matches!(self.network, Network::Simple { .. })
+    }
+
+    /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
+    /// steps of the clocks, `base` the work-item that items are counted from.
+    pub fn canonical(&self, core: u64, dram: u64, noc: u64, base: u64, out: &mut Vec<u64>) {
+        let name = |transfer: u32| self.flights.name(transfer, base);
+        if let Network::Simple { requests, replies } = &self.network {
+            for port in requests {
+                port.canonical(noc, out, &name);
+            }
+            match replies {
+                Replies::Direct { free, .. } => {
+                    out.extend(free.iter().map(|f| f.saturating_sub(noc)));
+                }
+                Replies::Shared { ports, coming } => {
+                    for port in ports {
+                        port.canonical(noc, out, &name);
+                    }
+                    for (step, (port, packet)) in coming.iter() {
+                        out.push(step.wrapping_sub(noc));
+                        out.push(u64::from(*port));
+                        out.push(u64::from(packet.source) << 8 | u64::from(packet.cause));
+                        out.push(name(packet.transfer));
+                    }
+                }
+            }
+        }
+        self.dram.canonical(core, dram, noc, out);
+        self.flights.canonical(noc, core, base, out);
     }
 
     /// A core's port pushes a request for `channel`.
     #[inline]
     pub fn push(&mut self, channel: u32, packet: Packet) {
-        let Noc { network, dram, flights, rule } = self;
+        let Noc {
+            network,
+            dram,
+            flights,
+            rule,
+        } = self;
         match network {
             Network::Simple { requests, replies } => {
                 requests[channel as usize].push(packet, |step, packet| {
@@ -147,7 +200,12 @@ impl Noc {
     /// Work everything that follows from pushes before NoC step `horizon`. Returns the first NoC
     /// step in which a core's port may take a reply that is not yet known.
     pub fn advance(&mut self, horizon: u64) -> u64 {
-        let Noc { network, dram, flights, rule } = self;
+        let Noc {
+            network,
+            dram,
+            flights,
+            rule,
+        } = self;
         match network {
             Network::Simple { requests, replies } => {
                 for (channel, port) in requests.iter_mut().enumerate() {
@@ -206,7 +264,13 @@ impl Replies {
 
     /// Serve shared ports before `horizon`, every reply pushed before it being known.
     fn serve(&mut self, horizon: u64, ports: u32, flights: &mut Flights) {
-        let Replies::Shared { ports: arbiters, coming } = self else { return };
+        let Replies::Shared {
+            ports: arbiters,
+            coming,
+        } = self
+        else {
+            return;
+        };
         coming.take(horizon, |_, (index, packet)| {
             arbiters[index as usize].push(packet, |step, p| {
                 let cause = Cause::ALL[p.cause as usize];
@@ -243,10 +307,18 @@ impl Flit {
                 let (packet, cause) = self.packets.remove(d.tag);
                 if d.dst >= first_channel {
                     let channel = (d.dst - first_channel) as usize;
-                    dram.accept(channel, d.cycle, packet, |(channel, push, packet, cause)| {
-                        let packet = Packet { pushed: push, ..packet };
-                        self.replies[channel].push_back((packet, cause));
-                    });
+                    dram.accept(
+                        channel,
+                        d.cycle,
+                        packet,
+                        |(channel, push, packet, cause)| {
+                            let packet = Packet {
+                                pushed: push,
+                                ..packet
+                            };
+                            self.replies[channel].push_back((packet, cause));
+                        },
+                    );
                 } else {
                     flights.deliver(d.cycle + 1, d.dst % rule.ports, packet.transfer, cause);
                 }
@@ -254,7 +326,10 @@ impl Flit {
             out.clear();
             self.out = out;
             dram.advance(until, |(channel, push, packet, cause)| {
-                let packet = Packet { pushed: push, ..packet };
+                let packet = Packet {
+                    pushed: push,
+                    ..packet
+                };
                 self.replies[channel].push_back((packet, cause));
             });
         }
@@ -277,16 +352,21 @@ impl Flit {
                 return;
             }
             if request <= reply.0 {
-                let Some((packet, channel)) = self.requests.pop_front() else { return };
+                let Some((packet, channel)) = self.requests.pop_front() else {
+                    return;
+                };
                 let (kind, flits) = match packet.write {
                     true => (PacketKind::WriteRequest, self.data_flits),
                     false => (PacketKind::ReadRequest, self.control_flits),
                 };
                 let tag = self.packets.insert((packet, Cause::Noc));
                 let ends = (packet.source, first_channel + channel);
-                self.net.push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
+                self.net
+                    .push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
             } else {
-                let Some((packet, cause)) = self.replies[reply.1].pop_front() else { return };
+                let Some((packet, cause)) = self.replies[reply.1].pop_front() else {
+                    return;
+                };
                 let (kind, flits) = match packet.write {
                     true => (PacketKind::WriteReply, self.control_flits),
                     false => (PacketKind::ReadReply, self.data_flits),
@@ -295,7 +375,8 @@ impl Flit {
                 let port = rule.port(reply.1 as u32, &packet);
                 let node = packet.source / rule.ports * rule.ports + port;
                 let ends = (first_channel + reply.1 as u32, node);
-                self.net.push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
+                self.net
+                    .push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
             }
         }
     }

@@ -7,7 +7,7 @@ use tilesim_traces::model::Direction;
 
 use super::arbiter::Packet;
 use super::channel_map::ChannelMapper;
-use super::flights::Flights;
+use super::flights::{Flights, Origin};
 use super::l2::L2Stats;
 use super::lines::{LineWalker, LinesError, Run};
 use super::noc::Noc;
@@ -80,10 +80,13 @@ impl Requests {
         item: &WorkItem,
         transfer: &Transfer,
         token: u64,
+        origin: Origin,
     ) -> Result<u64, LinesError> {
         let injector = &mut self.injectors[core as usize];
         let mut sending = injector.spare.pop().unwrap_or_default();
-        sending.walker.start(item, transfer, self.request_bytes, self.max_rows)?;
+        sending
+            .walker
+            .start(item, transfer, self.request_bytes, self.max_rows)?;
         let lines = sending.walker.lines();
         if lines == 0 {
             injector.spare.push(sending);
@@ -96,7 +99,7 @@ impl Requests {
         sending.run = None;
         sending.start = step;
         sending.taken = 0;
-        sending.transfer = self.noc.flights.start(core, token, lines);
+        sending.transfer = self.noc.flights.start(core, token, origin, lines);
         sending.write = transfer.direction == Direction::Store;
         injector.queue.push_back(sending);
         Ok(lines)
@@ -133,6 +136,54 @@ impl Requests {
         self.max_rows
     }
 
+    /// Whether [`Requests::canonical`] knows the models.
+    pub fn has_canonical(&self) -> bool {
+        self.noc.has_canonical()
+    }
+
+    /// Bytes after which the map of lines to channels repeats, when it does so by shifting.
+    pub fn map_period(&self) -> Option<u64> {
+        self.map
+            .shifts()
+            .then(|| u64::from(self.channels) * u64::from(self.request_bytes))
+    }
+
+    /// Append the state but bandwidth credit to `out`, times relative to core step `now` (before
+    /// which everything is done), work-items to `base`.
+    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+        let noc = self.time.core_to_noc.at_or_after(now);
+        let dram = self.time.core_to_dram.at_or_after(now);
+        // Where in each other clock's period this core step lies.
+        out.push(self.time.core_to_noc.phase(now));
+        out.push(self.time.core_to_dram.phase(now));
+        out.push(self.noc_step.wrapping_sub(noc));
+        for injector in &self.injectors {
+            out.push(injector.queue.len() as u64);
+            for s in &injector.queue {
+                out.push(self.noc.flights.name(s.transfer, base));
+                out.push(s.start.wrapping_sub(now));
+                out.push(s.taken);
+                out.push(s.walker.lines());
+            }
+        }
+        self.noc.canonical(now, dram, noc, base, out);
+    }
+
+    /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
+    pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
+        self.noc.dram.credit(self.time.core_to_dram.at_or_after(now))
+    }
+
+    /// Account for work that was jumped over: `times` times what happened since `before`, and
+    /// credit per channel.
+    pub fn jump(&mut self, times: u64, before: &[ChannelStats], credit: &[i128]) {
+        for (now, before) in self.noc.dram.stats_mut().iter_mut().zip(before) {
+            now.reads += times * (now.reads - before.reads);
+            now.writes += times * (now.writes - before.writes);
+        }
+        self.noc.dram.add_credit(credit);
+    }
+
     /// Counts per channel.
     pub fn stats(&self) -> &[ChannelStats] {
         self.noc.dram.stats()
@@ -157,7 +208,12 @@ impl Requests {
         // A port takes one reply a step, so a transfer's last reply is further away the more are
         // missing.
         let lanes = u64::from(self.ports.min(self.channels));
-        let more = self.noc.flights.fewest_missing(lanes).div_ceil(lanes).saturating_sub(1);
+        let more = self
+            .noc
+            .flights
+            .fewest_missing(lanes)
+            .div_ceil(lanes)
+            .saturating_sub(1);
         self.safe = self.time.noc_to_core.after(unknown.saturating_add(more));
     }
 

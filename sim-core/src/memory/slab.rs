@@ -10,7 +10,10 @@ pub struct Slab<T> {
 impl<T: Copy> Slab<T> {
     /// An empty table.
     pub fn new() -> Slab<T> {
-        Slab { values: Vec::new(), free: Vec::new() }
+        Slab {
+            values: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
     /// Store a value; its index.

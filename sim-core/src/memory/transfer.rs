@@ -33,6 +33,7 @@ use tilesim_traces::launch::{Transfer, WorkItem};
 use tilesim_traces::model::Direction;
 
 use super::channel_map::ChannelMapper;
+use super::flights::Origin;
 use super::l2::L2Stats;
 use super::lines::{LineWalker, LinesError, Shape};
 use super::{ChannelStats, Completion};
@@ -87,6 +88,7 @@ struct Cost {
 #[derive(Clone, Copy, Debug)]
 struct Sending {
     token: u64,
+    origin: Origin,
     core: u32,
     write: bool,
     lines: u64,
@@ -307,6 +309,7 @@ impl Transfers {
         item: &WorkItem,
         transfer: &Transfer,
         token: u64,
+        origin: Origin,
     ) -> Result<u64, LinesError> {
         self.walker.start(item, transfer, self.request_bytes, self.max_rows)?;
         let lines = self.walker.lines();
@@ -335,6 +338,7 @@ impl Transfers {
         self.dma_free[core as usize] = end;
         let index = self.sending.insert(Sending {
             token,
+            origin,
             core,
             write,
             lines,
@@ -637,7 +641,13 @@ impl Transfers {
         } else {
             Cause::DramLatency
         };
-        let completion = Completion { step, token: s.token, cause, order: (step, index) };
+        let completion = Completion {
+            step,
+            token: s.token,
+            origin: s.origin,
+            cause,
+            order: (step, index),
+        };
         let queue = &mut self.done[s.core as usize];
         let at = queue.partition_point(|c| c.step <= step);
         queue.insert(at, completion);

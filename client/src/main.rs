@@ -1,0 +1,5 @@
+//! `tilesim`: the command line.
+
+fn main() -> std::process::ExitCode {
+    tilesim_client::main()
+}
