@@ -253,8 +253,14 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
                 .into_iter()
                 .map(counters)
                 .collect::<Result<_, ServiceError>>()?,
+            l2: dram
+                .l2
+                .into_iter()
+                .map(counters)
+                .collect::<Result<_, ServiceError>>()?,
         },
         out_of_bounds_transfers: report.out_of_bounds_transfers,
+        energy: report.energy.map(counters).transpose()?,
     })
 }
 

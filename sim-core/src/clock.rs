@@ -88,6 +88,8 @@ pub struct Timeline {
     pub core_to_dram: Conversion,
     /// DRAM steps to NoC steps.
     pub dram_to_noc: Conversion,
+    /// DRAM steps to core steps.
+    pub dram_to_core: Conversion,
 }
 
 impl Timeline {
@@ -109,6 +111,7 @@ impl Timeline {
             noc_to_core: between(clocks.noc_khz, clocks.core_khz),
             core_to_dram: between(clocks.core_khz, clocks.dram_khz),
             dram_to_noc: between(clocks.dram_khz, clocks.noc_khz),
+            dram_to_core: between(clocks.dram_khz, clocks.core_khz),
         }
     }
 }

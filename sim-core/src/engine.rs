@@ -14,7 +14,7 @@ use crate::cores::{Core, CoreStats};
 use crate::dispatch::Dispatcher;
 use crate::error::{Deadlock, SimError};
 use crate::graph::{GraphContext, TileCost};
-use crate::machine::{ArraySplit, Machine};
+use crate::machine::{ArraySplit, Machine, MemoryModel};
 use crate::memory::Memory;
 use crate::report::{self, CoreReport, Exactness, Identity, MODEL_VERSION, Report};
 use crate::warp::{Jump, Situation, Warp};
@@ -126,21 +126,29 @@ pub fn simulate(
             run.dispatcher.out_of_bounds()
         ));
     }
+    let transfers = machine.memory == MemoryModel::Transfer;
+    if transfers {
+        notes.push(crate::memory::transfer_note());
+    }
     let jump = run.jump;
     let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();
+    let l2 = run.memory.l2_stats();
     let out_of_bounds = run.dispatcher.out_of_bounds();
     let cores: Vec<CoreStats> = run
         .cores
         .into_iter()
         .map(|core| core.finish(total - jump.cycles))
         .collect();
+    let dram = report::dram(machine, &channels, controllers, l2);
+    notes.extend(crate::energy::uncounted(machine, &dram));
     Ok(Report {
         cycles: total,
         ns: report::nanoseconds(total, machine.clocks.core_khz),
         work_items: bound.items(),
         dram_requests: channels.iter().map(|c| c.reads + c.writes).sum(),
         exactness: match jump.period {
+            _ if transfers => Exactness::TransferLevel,
             0 => Exactness::ExactFull,
             period => Exactness::ExactWarped {
                 period,
@@ -153,7 +161,8 @@ pub fn simulate(
             .map(|(id, stats)| CoreReport::new(id as u32, stats, total))
             .collect(),
         cycle_stack: report::cycle_stack(&cores),
-        dram: report::dram(machine, &channels, controllers),
+        energy: crate::energy::energy(machine, total, &cores, &dram),
+        dram,
         out_of_bounds_transfers: out_of_bounds,
         notes,
         identity,

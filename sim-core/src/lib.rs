@@ -6,6 +6,7 @@ pub mod clock;
 pub mod cores;
 pub mod dispatch;
 pub mod dram;
+pub mod energy;
 pub mod engine;
 pub mod error;
 pub mod graph;

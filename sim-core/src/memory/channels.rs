@@ -9,9 +9,11 @@ use super::ChannelStats;
 use super::arbiter::Packet;
 use super::simple::{SimpleChannel, SimpleDram};
 use super::slab::Slab;
+use super::cached::{Backend, Cached};
+use super::l2::L2Stats;
 use crate::clock::Timeline;
 use crate::dram;
-use crate::machine::{DramModel, Machine};
+use crate::machine::{DramModel, L2Spec, Machine};
 use crate::stack::Cause;
 
 /// All channels of a machine.
@@ -33,6 +35,7 @@ enum Model {
         channels: Vec<SimpleChannel>,
     },
     Banked(Box<Banked>),
+    Cached(Box<Cached>),
 }
 
 #[derive(Debug)]
@@ -55,15 +58,27 @@ impl Channels {
     /// The channels of a machine.
     pub fn new(machine: &Machine) -> Channels {
         let n = machine.dram.channels as usize;
-        let model = match &machine.dram.model {
-            DramModel::Simple {
-                latency,
-                bytes_per_cycle,
-            } => Model::Simple {
-                dram: SimpleDram::new(*latency, *bytes_per_cycle, machine.dram.request_bytes),
-                channels: vec![SimpleChannel::default(); n],
-            },
-            DramModel::Banked { device } => {
+        let request_bytes = machine.dram.request_bytes;
+        let time = Timeline::new(&machine.clocks);
+        let cached = |l2: &L2Spec, backend: Backend| {
+            let channels = machine.dram.channels;
+            Model::Cached(Box::new(Cached::new(l2, request_bytes, time, channels, backend)))
+        };
+        let model = match (&machine.dram.model, &machine.l2) {
+            (DramModel::Simple { latency, bytes_per_cycle }, l2) => {
+                let dram = SimpleDram::new(*latency, *bytes_per_cycle, request_bytes);
+                let channels = vec![SimpleChannel::default(); n];
+                match l2 {
+                    None => Model::Simple { dram, channels },
+                    Some(l2) => cached(l2, Backend::Simple { dram, channels }),
+                }
+            }
+            (DramModel::Banked { device }, Some(l2)) => {
+                let spec = Box::new(device.spec().clone());
+                let channels = (0..n).map(|_| dram::Channel::new(&spec)).collect();
+                cached(l2, Backend::Banked { spec, channels })
+            }
+            (DramModel::Banked { device }, None) => {
                 let spec = device.spec().clone();
                 Model::Banked(Box::new(Banked {
                     channels: (0..n).map(|_| dram::Channel::new(&spec)).collect(),
@@ -77,7 +92,7 @@ impl Channels {
             }
         };
         Channels {
-            time: Timeline::new(&machine.clocks),
+            time,
             model,
             front_free: vec![0; n],
             reply_free: vec![0; n],
@@ -112,7 +127,7 @@ impl Channels {
                 .iter()
                 .map(|c| (c.slack(spec, dram), c.held()))
                 .collect(),
-            Model::Banked(_) => Vec::new(),
+            Model::Banked(_) | Model::Cached(_) => Vec::new(),
         }
     }
 
@@ -139,12 +154,26 @@ impl Channels {
         &self.stats
     }
 
+    /// The L2 slices' counts; empty without an L2.
+    pub fn l2_stats(&self) -> Vec<L2Stats> {
+        match &self.model {
+            Model::Cached(cached) => cached.stats().copied().collect(),
+            Model::Simple { .. } | Model::Banked(_) => Vec::new(),
+        }
+    }
+
     /// The banked controllers' own counts, after every tick up to core step `end`.
     pub fn dram_stats(&mut self, end: u64) -> Vec<dram::DramStats> {
-        let Model::Banked(b) = &mut self.model else {
-            return Vec::new();
-        };
         let ticks = self.time.core_to_dram.at_or_after(end);
+        let b = match &mut self.model {
+            Model::Simple { .. } => return Vec::new(),
+            Model::Banked(b) => b,
+            Model::Cached(c) => {
+                // Only what is written back is still under way.
+                c.advance(end, &mut self.stats, |_, _, _, _| {});
+                return c.dram_stats(ticks);
+            }
+        };
         for channel in &mut b.channels {
             channel.advance(&b.spec, ticks, &mut b.done);
         }
@@ -153,7 +182,17 @@ impl Channels {
 
     /// A request leaves its NoC port in step `step`; a reply that is known at once goes to `reply`.
     #[inline]
-    pub fn accept(&mut self, channel: usize, step: u64, packet: Packet, reply: impl FnOnce(Reply)) {
+    pub fn accept(
+        &mut self,
+        channel: usize,
+        step: u64,
+        packet: Packet,
+        reply: impl FnOnce(Reply),
+    ) {
+        if let Model::Cached(cached) = &mut self.model {
+            cached.accept(channel, step, packet);
+            return;
+        }
         let reached = self.time.noc_to_core.after(step + 1);
         let front = reached.max(self.front_free[channel]);
         self.front_free[channel] = front + 1;
@@ -197,12 +236,23 @@ impl Channels {
                 let tag = b.packets.insert(packet);
                 b.channels[channel].push(fed + 1, addr, write, tag);
             }
+            Model::Cached(_) => {}
         }
     }
 
     /// Work the controllers as far as all requests are known: those that left their port before
     /// NoC step `horizon`.
     pub fn advance(&mut self, horizon: u64, mut reply: impl FnMut(Reply)) {
+        if let Model::Cached(cached) = &mut self.model {
+            let front = self.time.noc_to_core.after(horizon.saturating_add(1));
+            let (time, reply_free) = (self.time, &mut self.reply_free);
+            cached.advance(front, &mut self.stats, |channel, leave, packet, cause| {
+                let push = time.core_to_noc.at_or_after(leave).max(reply_free[channel]);
+                reply_free[channel] = push + 1;
+                reply((channel, push, packet, cause));
+            });
+            return;
+        }
         if !matches!(self.model, Model::Banked(_)) {
             return;
         }
@@ -260,14 +310,16 @@ impl Channels {
         let at = self.time.core_to_dram.at_or_after(front);
         match &self.model {
             Model::Simple { dram, .. } => at.saturating_add(dram.min_latency()),
-            Model::Banked(_) => at.saturating_add(1),
+            Model::Banked(_) | Model::Cached(_) => at.saturating_add(1),
         }
     }
 
     /// The same as a NoC step: no reply that is not yet known is handed over before it.
     pub fn earliest_reply(&self, horizon: u64) -> u64 {
-        self.time
-            .dram_to_noc
-            .at_or_after(self.earliest_return(horizon))
+        if let Model::Cached(cached) = &self.model {
+            let front = self.time.noc_to_core.after(horizon.saturating_add(1));
+            return self.time.core_to_noc.at_or_after(cached.earliest_answer(front));
+        }
+        self.time.dram_to_noc.at_or_after(self.earliest_return(horizon))
     }
 }
