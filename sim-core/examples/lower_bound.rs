@@ -1,6 +1,7 @@
 //! `lower_bound` on the golden rows: its components, and how long it takes once the trace is bound.
 //!
 //!     cargo run --release -p tilesim-core --example lower_bound [PROGRAM]
+#![allow(clippy::expect_used, clippy::panic, missing_docs)]
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

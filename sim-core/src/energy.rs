@@ -77,9 +77,15 @@ pub fn energy(
     let cost: &EnergySpec = machine.energy.as_ref()?;
     let sum = |values: &mut dyn Iterator<Item = u64>| values.map(u128::from).sum::<u128>();
     let bytes = u128::from(machine.dram.request_bytes);
-    let (read, written) = (u128::from(dram.bytes_read) * 8, u128::from(dram.bytes_written) * 8);
+    let (read, written) = (
+        u128::from(dram.bytes_read) * 8,
+        u128::from(dram.bytes_written) * 8,
+    );
     let sent = sum(&mut cores.iter().map(|c| c.requests)) * bytes;
-    let in_l2 = sum(&mut dram.l2.iter().map(|l| l.accesses() + l.dram_reads + l.write_backs));
+    let in_l2 = sum(&mut dram
+        .l2
+        .iter()
+        .map(|l| l.accesses() + l.dram_reads + l.write_backs));
     // Units: vector, arrays, cross-lane.
     let (mut vector, mut arrays, mut cross) = (0u128, 0u128, 0u128);
     for core in cores {
@@ -102,22 +108,34 @@ pub fn energy(
         * u128::from(cycles)
         * 1_000_000;
     let mut report = EnergyReport {
-        dram_activation_fj: fj(sum(&mut dram.controllers.iter().map(|c| c.activates)), cost.activation),
+        dram_activation_fj: fj(
+            sum(&mut dram.controllers.iter().map(|c| c.activates)),
+            cost.activation,
+        ),
         dram_read_fj: fj(read, cost.read_bit),
         dram_write_fj: fj(written, cost.write_bit),
         dram_io_fj: fj(read + written, cost.io_bit),
         dram_phy_fj: fj(read + written, cost.phy_bit),
-        dram_refresh_fj: fj(sum(&mut dram.controllers.iter().map(|c| c.refreshes)), cost.refresh),
+        dram_refresh_fj: fj(
+            sum(&mut dram.controllers.iter().map(|c| c.refreshes)),
+            cost.refresh,
+        ),
         dram_background_fj: narrow((background + khz / 2) / khz),
         noc_fj: fj(sent, cost.noc_byte),
         l2_fj: fj(in_l2 * bytes, cost.l2_byte),
         scratchpad_fj: fj(sent, cost.scratchpad_byte),
         array_fj: fj(arrays * cells, cost.array_cell_cycle),
-        vector_fj: fj(vector * u128::from(spec.vector_lanes), cost.vector_lane_cycle),
+        vector_fj: fj(
+            vector * u128::from(spec.vector_lanes),
+            cost.vector_lane_cycle,
+        ),
         cross_lane_fj: fj(cross, cost.cross_lane_cycle),
         ..EnergyReport::default()
     };
-    report.total_fj = report.parts().iter().fold(0u64, |sum, part| sum.saturating_add(part.1));
+    report.total_fj = report
+        .parts()
+        .iter()
+        .fold(0u64, |sum, part| sum.saturating_add(part.1));
     let time = u128::from(cycles) * 1_000_000;
     report.average_uw = match time {
         0 => 0,

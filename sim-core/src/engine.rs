@@ -331,11 +331,7 @@ impl<'a> Run<'a> {
     }
 
     /// Run until nothing is outstanding; the total in core cycles.
-    fn run_out(
-        &mut self,
-        options: &RunOptions,
-        watch: &mut impl Watch,
-    ) -> Result<u64, SimError> {
+    fn run_out(&mut self, options: &RunOptions, watch: &mut impl Watch) -> Result<u64, SimError> {
         let budget = options.cycle_budget.unwrap_or(u64::MAX);
         // Steps before this one are done.
         let mut frontier = 0u64;

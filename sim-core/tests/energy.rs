@@ -1,5 +1,6 @@
 //! Energy: the reference's table loads, parts follow from counts.
 
+#![allow(clippy::expect_used, clippy::panic)]
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::PathBuf;
@@ -10,7 +11,9 @@ use tilesim_core::{Launch, Report, simulate};
 use tilesim_traces::{LaunchArgs, json, validate};
 
 fn golden(path: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(path);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/golden")
+        .join(path);
     std::fs::read_to_string(path).unwrap()
 }
 
@@ -20,9 +23,10 @@ fn imported(table: Result<String, String>, as_configured: bool) -> Result<Machin
     let text = golden(&format!("pytorchsim/configs/{FILE}.yml"));
     let files = |path: &str| match path.contains("energy") {
         true => table.clone(),
-        false => {
-            Ok(golden(&format!("pytorchsim/configs/{}", path.trim_start_matches("../configs/"))))
-        }
+        false => Ok(golden(&format!(
+            "pytorchsim/configs/{}",
+            path.trim_start_matches("../configs/")
+        ))),
     };
     load(FILE, &text, &files, ImportOptions { as_configured })
         .map(|l| l.machine)
@@ -32,8 +36,20 @@ fn imported(table: Result<String, String>, as_configured: bool) -> Result<Machin
 fn launch(machine: &Machine) -> Report {
     let text = golden("togsim/programs/gemm_256.json");
     let trace = validate(json::import(&text, &json::no_files).unwrap().trace).unwrap();
-    let args = LaunchArgs { grid: vec![2, 2], ..LaunchArgs::default() };
-    simulate(machine, &trace, &Launch { args, ..Launch::default() }, &mut ()).unwrap()
+    let args = LaunchArgs {
+        grid: vec![2, 2],
+        ..LaunchArgs::default()
+    };
+    simulate(
+        machine,
+        &trace,
+        &Launch {
+            args,
+            ..Launch::default()
+        },
+        &mut (),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -41,9 +57,18 @@ fn the_table_of_the_reference() {
     let table = golden("pytorchsim/configs/energy_tables/hbm2.yml");
     let machine = imported(Ok(table.clone()), true).unwrap();
     let cost = machine.energy.unwrap();
-    assert_eq!((cost.activation, cost.read_bit, cost.write_bit), (909_000_000, 1_510_000, 1_510_000));
-    assert_eq!((cost.io_bit, cost.phy_bit, cost.refresh), (1_170_000, 800_000, 0));
-    assert_eq!(Machine::from_yaml(&machine.to_yaml().unwrap()).unwrap(), machine);
+    assert_eq!(
+        (cost.activation, cost.read_bit, cost.write_bit),
+        (909_000_000, 1_510_000, 1_510_000)
+    );
+    assert_eq!(
+        (cost.io_bit, cost.phy_bit, cost.refresh),
+        (1_170_000, 800_000, 0)
+    );
+    assert_eq!(
+        Machine::from_yaml(&machine.to_yaml().unwrap()).unwrap(),
+        machine
+    );
 
     // The reference's rule: activations x cost + bits x the sum of the terms.
     let report = launch(&machine);
@@ -52,19 +77,35 @@ fn the_table_of_the_reference() {
     let bits = (report.dram.bytes_read + report.dram.bytes_written) * 8;
     assert!(activates > 0);
     assert_eq!(energy.dram_activation_fj, activates * 909_000);
-    assert_eq!(energy.total_fj, activates * 909_000 + bits * (1510 + 1170 + 800));
-    assert_eq!(energy.parts().iter().map(|p| p.1).sum::<u64>(), energy.total_fj);
+    assert_eq!(
+        energy.total_fj,
+        activates * 909_000 + bits * (1510 + 1170 + 800)
+    );
+    assert_eq!(
+        energy.parts().iter().map(|p| p.1).sum::<u64>(),
+        energy.total_fj
+    );
     let watts = energy.total_fj as f64 * 1e-15 / (report.ns.parse::<f64>().unwrap() * 1e-9);
     assert!((energy.average_uw as f64 / 1e6 / watts - 1.0).abs() < 1e-6);
 
     // It changes no cycle, and nothing is printed without costs.
-    let plain = launch(&Machine { energy: None, ..machine.clone() });
+    let plain = launch(&Machine {
+        energy: None,
+        ..machine.clone()
+    });
     assert_eq!(plain.cycles, report.cycles);
     assert!(plain.energy.is_none() && !serde_json::to_string(&plain).unwrap().contains("energy"));
 
-    let coarse = launch(&Machine { memory: MemoryModel::Transfer, ..machine });
+    let coarse = launch(&Machine {
+        memory: MemoryModel::Transfer,
+        ..machine
+    });
     assert_eq!(coarse.energy.unwrap().dram_activation_fj, 0);
-    assert!(coarse.notes.iter().any(|n| n.starts_with("energy:")), "{:?}", coarse.notes);
+    assert!(
+        coarse.notes.iter().any(|n| n.starts_with("energy:")),
+        "{:?}",
+        coarse.notes
+    );
 
     for (from, to) in [
         ("909.0", "-1"),
@@ -77,7 +118,10 @@ fn the_table_of_the_reference() {
         assert!(error.starts_with("energy_cost_table_path: "), "{error}");
     }
     assert!(imported(Err("not found".into()), true).is_err());
-    assert_eq!(imported(Err("not found".into()), false).unwrap().energy, None);
+    assert_eq!(
+        imported(Err("not found".into()), false).unwrap().energy,
+        None
+    );
 }
 
 #[test]
@@ -106,7 +150,12 @@ fn every_part_has_its_cost() {
     assert!((e.dram_background_fj as f64 / (16.0 * 20_000.0 * ns) - 1.0).abs() < 1e-6);
     let active = |unit: &str| -> u64 {
         let of = |u: &&tilesim_core::report::UnitReport| u.unit.starts_with(unit);
-        report.cores[0].units.iter().filter(of).map(|u| u.active).sum()
+        report.cores[0]
+            .units
+            .iter()
+            .filter(of)
+            .map(|u| u.active)
+            .sum()
     };
     assert_eq!(e.array_fj, active("systolic") * 128 * 128 * 70);
     assert_eq!(e.vector_fj, active("vector") * 128 * 400);

@@ -1,6 +1,7 @@
 //! The kernel library on a machine: every kernel runs to its end, and the requests of the run are
 //! the lines that its transfers cover, counted here one by one.
 
+#![allow(clippy::expect_used)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,6 @@
 //! The L2 inside the memory system and inside whole launches.
 
+#![allow(clippy::expect_used, clippy::panic)]
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::PathBuf;
@@ -36,11 +37,21 @@ fn machines() -> Vec<Machine> {
 fn transfer(row: u64, rows: u64, stride: i64, start: u64, write: bool) -> WorkItem {
     let mut item = WorkItem::default();
     item.dims = vec![
-        ResolvedDim { extent: rows, stride },
-        ResolvedDim { extent: row, stride: 1 },
+        ResolvedDim {
+            extent: rows,
+            stride,
+        },
+        ResolvedDim {
+            extent: row,
+            stride: 1,
+        },
     ];
     item.transfers.push(Transfer {
-        direction: if write { Direction::Store } else { Direction::Load },
+        direction: if write {
+            Direction::Store
+        } else {
+            Direction::Load
+        },
         tensor: TensorId(0),
         first_bit: i128::from(start) * 8,
         element_bits: 8,
@@ -65,8 +76,13 @@ fn run(machine: &Machine, starts: &[(u32, u64, WorkItem)], windows: &[u64]) -> (
         w += 1;
         while next < starts.len() && starts[next].1 < until {
             let (core, at, item) = &starts[next];
-            let origin = Origin { item: next as u64, op: 0 };
-            memory.start(*core, *at, item, &item.transfers[0], next as u64, origin).unwrap();
+            let origin = Origin {
+                item: next as u64,
+                op: 0,
+            };
+            memory
+                .start(*core, *at, item, &item.transfers[0], next as u64, origin)
+                .unwrap();
             next += 1;
         }
         let promised = memory.safe();
@@ -74,7 +90,10 @@ fn run(machine: &Machine, starts: &[(u32, u64, WorkItem)], windows: &[u64]) -> (
         step = until;
         for core in 0..2 {
             while let Some(c) = memory.pop(core) {
-                assert!(promised == u64::MAX || c.step >= promised, "{c:?} below {promised}");
+                assert!(
+                    promised == u64::MAX || c.step >= promised,
+                    "{c:?} below {promised}"
+                );
                 seen.push((core, c.token, c.step, c.cause));
             }
         }
@@ -116,32 +135,59 @@ proptest! {
 }
 
 fn golden(path: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(path);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/golden")
+        .join(path);
     std::fs::read_to_string(path).unwrap()
 }
 
 fn launch(program: &str, grid: &[u64], machine: &Machine) -> Report {
     let text = golden(&format!("togsim/programs/{program}.json"));
     let trace = validate(json::import(&text, &json::no_files).unwrap().trace).unwrap();
-    let args = LaunchArgs { grid: grid.to_vec(), ..LaunchArgs::default() };
-    simulate(machine, &trace, &Launch { args, ..Launch::default() }, &mut ()).unwrap()
+    let args = LaunchArgs {
+        grid: grid.to_vec(),
+        ..LaunchArgs::default()
+    };
+    simulate(
+        machine,
+        &trace,
+        &Launch {
+            args,
+            ..Launch::default()
+        },
+        &mut (),
+    )
+    .unwrap()
 }
 
 #[test]
 fn a_machine_file_of_the_reference_brings_its_l2() {
     let name = "pytorchsim/configs/systolic_ws_256x256_c1_simple_noc_tpuv6e.yml";
     let files = |path: &str| -> Result<String, String> {
-        Ok(golden(&format!("pytorchsim/configs/{}", path.trim_start_matches("../configs/"))))
+        Ok(golden(&format!(
+            "pytorchsim/configs/{}",
+            path.trim_start_matches("../configs/")
+        )))
     };
     let text = golden(name);
-    let options = ImportOptions { as_configured: true };
+    let options = ImportOptions {
+        as_configured: true,
+    };
     let machine = load("v6e", &text, &files, options).unwrap().machine;
     let l2 = machine.l2.clone().unwrap();
     // S:128:128:512,32,L:T:m:W:L,A:192:4,32:0,32
-    assert_eq!((l2.sets, l2.line_bytes, l2.ways, l2.sector_bytes), (128, 128, 512, 32));
-    assert_eq!((l2.mshr_entries, l2.mshr_merges, l2.miss_queue), (192, 4, 32));
+    assert_eq!(
+        (l2.sets, l2.line_bytes, l2.ways, l2.sector_bytes),
+        (128, 128, 512, 32)
+    );
+    assert_eq!(
+        (l2.mshr_entries, l2.mshr_merges, l2.miss_queue),
+        (192, 4, 32)
+    );
     assert_eq!(l2.write_allocate, L2WriteAllocate::WriteAndFetch);
-    let without = load("v6e", &text, &files, ImportOptions::default()).unwrap().machine;
+    let without = load("v6e", &text, &files, ImportOptions::default())
+        .unwrap()
+        .machine;
     assert_eq!(without.l2, None);
 
     for (from, why) in [
@@ -186,16 +232,26 @@ fn reuse_stays_on_the_chip() {
             l2.read_hits + l2.write_hits + l2.misses + l2.sector_misses + l2.merges,
             l2.accesses()
         );
-        let coarse = Machine { memory: MemoryModel::Transfer, ..cached.clone() };
+        let coarse = Machine {
+            memory: MemoryModel::Transfer,
+            ..cached.clone()
+        };
         let coarse = launch(row[0], &grid, &coarse);
         let of_all = coarse.dram.l2[0];
         assert_eq!(of_all.accesses(), l2.accesses(), "{line}");
-        assert_eq!(of_all.dram_reads + of_all.dram_writes, coarse.dram_requests, "{line}");
+        assert_eq!(
+            of_all.dram_reads + of_all.dram_writes,
+            coarse.dram_requests,
+            "{line}"
+        );
         if l2.accesses() > 4096 {
             let (a, b) = (coarse.cycles as f64, with.cycles as f64);
             assert!((a / b - 1.0).abs() < 0.25, "{line}: {a} {b}");
             let (a, b) = (of_all.dram_reads as f64, l2.dram_reads as f64);
-            assert!((a - b).abs() < 0.1 * l2.accesses() as f64, "{line}: {a} {b}");
+            assert!(
+                (a - b).abs() < 0.1 * l2.accesses() as f64,
+                "{line}: {a} {b}"
+            );
         }
         // Written data stays, nothing is read twice within 2 MiB.
         assert!(with.dram_requests <= without.dram_requests, "{line}");
@@ -203,7 +259,10 @@ fn reuse_stays_on_the_chip() {
         let stack: u64 = with.cycle_stack.iter().map(|e| e.cycles).sum();
         assert_eq!(stack, with.cycles);
         if l2.read_hits > l2.reads / 2 {
-            assert!(with.cycle_stack.iter().any(|e| e.cause == Cause::L2), "{line}");
+            assert!(
+                with.cycle_stack.iter().any(|e| e.cause == Cause::L2),
+                "{line}"
+            );
         }
     }
     assert!(saved > 0);

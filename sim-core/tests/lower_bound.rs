@@ -4,6 +4,7 @@
 //! golden rows of more than a million requests (else the reference's figure stands in for them where
 //! it is exact).
 
+#![allow(clippy::expect_used)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 mod cases;

@@ -1,5 +1,6 @@
 //! Published texts, presets, and machine files in this project's own schema: good, bad and hostile.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 use proptest::prelude::*;
 use std::path::Path;
 use std::time::{Duration, Instant};

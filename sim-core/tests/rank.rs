@@ -2,6 +2,7 @@
 //!
 //! `TILESIM_RANDOM_CASES` sets how many random candidate sets are run.
 
+#![allow(clippy::expect_used)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 //! `docs/deviations/transfer.md` has the figures; `UPDATE_PUBLISHED=1` writes them anew, with
 //! `TILESIM_GOLDEN_ALL=1` also for the rows of more than 300,000 requests.
 
+#![allow(clippy::expect_used, clippy::panic)]
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::fmt::Write as _;
@@ -17,22 +18,40 @@ use tilesim_core::{Launch, Report, SimError, simulate};
 use tilesim_traces::{LaunchArgs, ValidTrace, json, validate};
 
 fn golden(path: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(path);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/golden")
+        .join(path);
     std::fs::read_to_string(path).unwrap()
 }
 
 fn machine(name: &str) -> Machine {
     let text = golden(&format!("pytorchsim/configs/{name}.yml"));
     let files = |path: &str| -> Result<String, String> {
-        Ok(golden(&format!("pytorchsim/configs/{}", path.trim_start_matches("../configs/"))))
+        Ok(golden(&format!(
+            "pytorchsim/configs/{}",
+            path.trim_start_matches("../configs/")
+        )))
     };
-    load(name, &text, &files, ImportOptions::default()).unwrap().machine
+    load(name, &text, &files, ImportOptions::default())
+        .unwrap()
+        .machine
 }
 
 fn run(machine: &Machine, trace: &ValidTrace, grid: &str) -> Result<Report, SimError> {
     let grid = grid.split('x').map(|n| n.parse().unwrap()).collect();
-    let args = LaunchArgs { grid, ..LaunchArgs::default() };
-    simulate(machine, trace, &Launch { args, ..Launch::default() }, &mut ())
+    let args = LaunchArgs {
+        grid,
+        ..LaunchArgs::default()
+    };
+    simulate(
+        machine,
+        trace,
+        &Launch {
+            args,
+            ..Launch::default()
+        },
+        &mut (),
+    )
 }
 
 #[test]
@@ -47,11 +66,16 @@ fn differences_over_the_golden_set() {
             continue;
         }
         let exact = machine(row[2]);
-        let coarse = Machine { memory: MemoryModel::Transfer, ..exact.clone() };
+        let coarse = Machine {
+            memory: MemoryModel::Transfer,
+            ..exact.clone()
+        };
         let text = golden(&format!("togsim/programs/{}.json", row[0]));
         let trace = validate(json::import(&text, &json::no_files).unwrap().trace).unwrap();
         let begin = Instant::now();
-        let Ok(want) = run(&exact, &trace, row[1]) else { continue };
+        let Ok(want) = run(&exact, &trace, row[1]) else {
+            continue;
+        };
         let exact_time = begin.elapsed();
         let begin = Instant::now();
         let got = run(&coarse, &trace, row[1]).unwrap();
@@ -68,7 +92,12 @@ fn differences_over_the_golden_set() {
         writeln!(
             table,
             "| {} | {} | {} | {} | {} | {:+.1} |",
-            row[0], row[1], row[2], want.cycles, got.cycles, (ratio - 1.0) * 100.0
+            row[0],
+            row[1],
+            row[2],
+            want.cycles,
+            got.cycles,
+            (ratio - 1.0) * 100.0
         )
         .unwrap();
         eprintln!(
@@ -79,12 +108,19 @@ fn differences_over_the_golden_set() {
         );
     }
     let mean = ((logs / f64::from(rows)).exp() - 1.0) * 1000.0;
-    eprintln!("{rows} rows, mean {mean:.1}, worst {:.1} tenths of a per cent", worst * 1000.0);
+    eprintln!(
+        "{rows} rows, mean {mean:.1}, worst {:.1} tenths of a per cent",
+        worst * 1000.0
+    );
     let (said_mean, said_worst) = TRANSFER_DIFFERENCES;
     if all {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/deviations/transfer.md");
         let found = std::fs::read_to_string(&path).unwrap_or_default();
-        let head = found.split("| program |").next().unwrap_or_default().to_string();
+        let head = found
+            .split("| program |")
+            .next()
+            .unwrap_or_default()
+            .to_string();
         let text = format!(
             "{head}| program | grid | machine | requests | transfer | % |\n|---|---|---|---|---|---|\n{table}"
         );

@@ -1,10 +1,10 @@
 //! Jumping over work that repeats changes no figure: every report equals the one of the full run,
 //! but for the line that says how it came about.
 
+#![allow(clippy::expect_used)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 mod cases;
-#[allow(dead_code)]
 mod twin;
 
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
 //! The kernel library: every expansion is checked element by element against what the problem says.
 
+#![allow(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;

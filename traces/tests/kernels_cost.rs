@@ -1,5 +1,6 @@
 //! Cost formulas of the kernel library against published and measured points.
 
+#![allow(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use tilesim_traces::ErrorCode;

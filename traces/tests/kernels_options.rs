@@ -1,5 +1,6 @@
 //! Kernels from options, and lists of configurations.
 
+#![allow(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -582,11 +582,7 @@ impl<const W: usize> Exact<W> {
             t = t.min(event.saturating_add(spec.read_latency.into()));
         }
         if let Some(f) = self.front.front() {
-            let wait = if self.blocked {
-                event
-            } else {
-                f.at
-            };
+            let wait = if self.blocked { event } else { f.at };
             t = t.min(wait.max(self.clk - 1));
         }
         t
@@ -801,7 +797,9 @@ impl<const W: usize> Exact<W> {
             self.tick_seq = seq;
         }
         let i = self.free;
-        let Some(e) = self.entries.get_mut(i as usize) else { return false };
+        let Some(e) = self.entries.get_mut(i as usize) else {
+            return false;
+        };
         self.free = e.next;
         *e = Entry {
             addr: f.addr,
@@ -911,7 +909,9 @@ impl<const W: usize> Exact<W> {
     /// Accepts the head of the front queue if there is room for it.
     #[inline(never)]
     fn accept_front(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) -> bool {
-        let Some(&f) = self.front.front() else { return false };
+        let Some(&f) = self.front.front() else {
+            return false;
+        };
         let done = self.enqueue(spec, f, t, out);
         if done {
             self.front.drop_front();
@@ -989,7 +989,9 @@ impl<const W: usize> Exact<W> {
         }
         // What fell out is `window` issues back; the rule is about the last one that stayed.
         let _ = new;
-        let last = rings.get(start.wrapping_add(window).wrapping_sub(1)).copied()?;
+        let last = rings
+            .get(start.wrapping_add(window).wrapping_sub(1))
+            .copied()?;
         (last > 0).then_some(last)
     }
 
@@ -1075,7 +1077,10 @@ impl<const W: usize> Exact<W> {
         for r in &e.tops {
             let when = t.wrapping_add(r.cycles.into());
             for top in 0..tb.tops {
-                raise(&mut at_mut(&mut self.tops, top).ready[r.target as usize & 15], when);
+                raise(
+                    &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15],
+                    when,
+                );
             }
         }
         for r in &e.mid_siblings {
@@ -1089,7 +1094,10 @@ impl<const W: usize> Exact<W> {
             let next = own.wrapping_add(1usize.wrapping_shl(shift));
             for range in [first..own, next..last] {
                 for i in range {
-                    raise(&mut at_mut(&mut self.group_ready, i)[r.target as usize & 15], when);
+                    raise(
+                        &mut at_mut(&mut self.group_ready, i)[r.target as usize & 15],
+                        when,
+                    );
                 }
             }
         }
@@ -1172,7 +1180,6 @@ impl<const W: usize> Exact<W> {
             at_mut(&mut self.tops, p).stale |= timing::COL | timing::PRE | timing::ACT;
         }
     }
-
 
     /// A bank has become a candidate of `class` in direction `d`: keeps the known best right.
     #[inline(always)]
@@ -1310,6 +1317,7 @@ impl<const W: usize> Exact<W> {
 
     /// The best of the banks in `mask`, all below top node `p`, from clock `now` on.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // inlined: a struct would only be taken apart again
     fn search<const HALF: bool>(
         &mut self,
         spec: &DramSpec,
@@ -1413,7 +1421,11 @@ impl<const W: usize> Exact<W> {
     #[inline(always)]
     fn pick_queued<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
         let best = self.find::<HALF>(spec, timing::COL, t);
-        self.keep(QUEUED, best, if self.write_mode { Cmd::Wr } else { Cmd::Rd });
+        self.keep(
+            QUEUED,
+            best,
+            if self.write_mode { Cmd::Wr } else { Cmd::Rd },
+        );
     }
 
     #[inline(never)]
@@ -1626,7 +1638,9 @@ impl<const W: usize> Exact<W> {
 
     #[inline(always)]
     fn retire(&mut self, spec: &DramSpec, i: u16, t: u64, out: &mut Vec<Done>) {
-        let Some(e) = self.entries.get_mut(i as usize) else { return };
+        let Some(e) = self.entries.get_mut(i as usize) else {
+            return;
+        };
         e.next = std::mem::replace(&mut self.free, i);
         let s = &mut self.stats;
         s.bus_busy = s.bus_busy.wrapping_add(spec.burst.into());
@@ -1637,7 +1651,12 @@ impl<const W: usize> Exact<W> {
         }
         let refresh = refresh.min(wait);
         let rest = wait.wrapping_sub(refresh);
-        let bank = if e.opened == 0 { 0 } else { t.wrapping_sub(e.opened) }.min(rest);
+        let bank = if e.opened == 0 {
+            0
+        } else {
+            t.wrapping_sub(e.opened)
+        }
+        .min(rest);
         let bus = rest.wrapping_sub(bank);
         s.wait_refresh = s.wait_refresh.wrapping_add(refresh);
         s.wait_bank = s.wait_bank.wrapping_add(bank);
@@ -1724,13 +1743,7 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline]
-    fn issue_act<const LP: bool, L: Log>(
-        &mut self,
-        spec: &DramSpec,
-        c: Cand,
-        t: u64,
-        log: &mut L,
-    ) {
+    fn issue_act<const LP: bool, L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
         let b = c.bank as usize;
         let d = usize::from(c.write);
         let i = self.pop_miss(d, b);
@@ -2096,16 +2109,18 @@ impl<const W: usize> Exact<W> {
                 self.set_write_mode(spec);
             }
             if self.dirty == 0 && event > t {
-                t = self.arrival.min(self.next_refresh).min(event).min(end.wrapping_add(1));
+                t = self
+                    .arrival
+                    .min(self.next_refresh)
+                    .min(event)
+                    .min(end.wrapping_add(1));
                 continue;
             }
             let mut col = self.best_active::<HALF>(spec, t);
-            if free {
-                if col.time > t {
-                    let c = self.pick::<HALF>(spec, QUEUED, t);
-                    if c.time < col.time {
-                        col = self.queue_cand(c);
-                    }
+            if free && col.time > t {
+                let c = self.pick::<HALF>(spec, QUEUED, t);
+                if c.time < col.time {
+                    col = self.queue_cand(c);
                 }
             }
             let mut row = NO_CAND;
@@ -2188,8 +2203,7 @@ fn merge(entries: &mut [Entry], l: Lists) -> Lists {
     let (mut x, mut y) = (l.hit, l.miss);
     let mut out = NO_LISTS;
     while x != NIL || y != NIL {
-        let first = y == NIL
-            || (x != NIL && entries[x as usize].seq < entries[y as usize].seq);
+        let first = y == NIL || (x != NIL && entries[x as usize].seq < entries[y as usize].seq);
         let i = if first { x } else { y };
         let next = entries[i as usize].next;
         if first {

@@ -82,9 +82,7 @@ impl Effects {
             c if c == Rd as usize || c == Wr as usize => {
                 &[(2, Rd), (2, Wr), (1, Rd), (1, Wr), (0, Pre)]
             }
-            c if c == Act as usize => {
-                &[(2, Act), (1, Act), (0, Act), (0, Pre), (0, Rd), (0, Wr)]
-            }
+            c if c == Act as usize => &[(2, Act), (1, Act), (0, Act), (0, Pre), (0, Rd), (0, Wr)],
             c if c == Pre as usize => &[(2, Pre), (0, Act)],
             _ => &[],
         }

@@ -587,7 +587,10 @@ fn ranges(numbers: &[u64]) -> Result<Vec<(u64, u64)>, MachineError> {
         )
         .hint("give a first byte and a number of bytes for each range"));
     }
-    Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+    Ok(numbers
+        .chunks_exact(2)
+        .map(|pair| (pair[0], pair[1]))
+        .collect())
 }
 
 /// A part as a tree; it fails only for numbers that JSON cannot hold.

@@ -525,8 +525,14 @@ pub const KEYS: &[Key] = &[
                 "validate",
                 "it takes a line and makes its own bytes valid there",
             ),
-            ("fetch", "as validate, and the rest of its sector is fetched"),
-            ("write_and_fetch", "it goes to DRAM, and its sector is fetched"),
+            (
+                "fetch",
+                "as validate, and the rest of its sector is fetched",
+            ),
+            (
+                "write_and_fetch",
+                "it goes to DRAM, and its sector is fetched",
+            ),
         ]),
         unit: "",
         absent: Absent::Default("\"validate\""),
@@ -536,7 +542,10 @@ pub const KEYS: &[Key] = &[
     Key {
         path: "l2.allocate",
         kind: Kind::Choice(&[
-            ("on_miss", "with the miss; the way is held until the data has come"),
+            (
+                "on_miss",
+                "with the miss; the way is held until the data has come",
+            ),
             ("on_fill", "with the data"),
         ]),
         unit: "",
@@ -1252,7 +1261,9 @@ fn section_doc(section: &str) -> &'static str {
         "noc" => "The network between cores and memory.",
         "l2" => "The L2 cache in front of each channel.",
         "dram" => "Memory channels.",
-        "energy" => "What things cost, to six decimals; a result has a breakdown once any is given.",
+        "energy" => {
+            "What things cost, to six decimals; a result has a breakdown once any is given."
+        }
         _ => "",
     }
 }
@@ -1358,7 +1369,11 @@ pub fn reference_yaml(example: &Machine) -> Result<String, MachineError> {
         let (indent, name) = match key.path.split_once('.') {
             Some((section, name)) => {
                 // A section without a value is a comment as a whole.
-                let hash = if get(example, section).is_some() { "" } else { "# " };
+                let hash = if get(example, section).is_some() {
+                    ""
+                } else {
+                    "# "
+                };
                 if section != open {
                     out.push_str(&format!("\n# {}\n{hash}{section}:\n", section_doc(section)));
                     open = section;

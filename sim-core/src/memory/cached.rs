@@ -149,7 +149,9 @@ impl Cached {
 
     /// The banked controllers' own counts, after every tick up to DRAM step `ticks`.
     pub fn dram_stats(&mut self, ticks: u64) -> Vec<dram::DramStats> {
-        let Backend::Banked { spec, channels } = &mut self.backend else { return Vec::new() };
+        let Backend::Banked { spec, channels } = &mut self.backend else {
+            return Vec::new();
+        };
         for channel in channels.iter_mut() {
             channel.advance(spec, ticks, &mut self.returns);
         }
@@ -163,8 +165,15 @@ impl Cached {
         let reached = self.time.noc_to_core.after(step + 1);
         // From here on `cause` is the NoC's part of the delay.
         let noc = (step - packet.pushed).min(255) as u8;
-        let packet = Packet { cause: noc, ..packet };
-        self.ports[channel].queue.push_back(Access { packet, reached, looked: 0 });
+        let packet = Packet {
+            cause: noc,
+            ..packet
+        };
+        self.ports[channel].queue.push_back(Access {
+            packet,
+            reached,
+            looked: 0,
+        });
     }
 
     /// No answer that is not yet known leaves a slice before this core step, when all requests that
@@ -225,7 +234,9 @@ impl Cached {
     /// Work the controller towards the instant of core step `step`; true if it should be looked at
     /// again.
     fn work_dram(&mut self, channel: usize, step: u64) -> bool {
-        let Backend::Banked { spec, channels } = &mut self.backend else { return false };
+        let Backend::Banked { spec, channels } = &mut self.backend else {
+            return false;
+        };
         let (port, dram) = (&mut self.ports[channel], &mut channels[channel]);
         let horizon = self.time.core_to_dram.at_or_after(step);
         if port.clock >= horizon || dram.is_idle() {
@@ -241,7 +252,8 @@ impl Cached {
         for &dram::Done { tick, tag, .. } in &self.returns {
             let tick = tick.max(port.returned);
             port.returned = tick + 1;
-            port.done.push_back((self.time.dram_to_core.after(tick), tag));
+            port.done
+                .push_back((self.time.dram_to_core.after(tick), tag));
         }
         self.returns.clear();
         true
@@ -254,13 +266,20 @@ impl Cached {
         stats: &mut ChannelStats,
         push: &mut impl FnMut(usize, u64, Packet, Cause),
     ) {
-        let Some((step, tag)) = self.ports[channel].done.pop_front() else { return };
+        let Some((step, tag)) = self.ports[channel].done.pop_front() else {
+            return;
+        };
         let leave = step + self.hit_latency;
         let (hit_latency, unloaded) = (self.hit_latency, self.unloaded);
         match self.requests.remove(tag) {
             Outstanding::WriteBack => {}
             Outstanding::Write(access) => {
-                push(channel, leave, access.packet, access.cause(step, hit_latency, unloaded));
+                push(
+                    channel,
+                    leave,
+                    access.packet,
+                    access.cause(step, hit_latency, unloaded),
+                );
             }
             Outstanding::Fetch { granule, entry } => {
                 let port = &mut self.ports[channel];
@@ -287,8 +306,13 @@ impl Cached {
         push: &mut impl FnMut(usize, u64, Packet, Cause),
     ) {
         let port = &mut self.ports[channel];
-        let Some(head) = port.queue.front() else { return };
-        let access = Access { looked: step, ..*head };
+        let Some(head) = port.queue.front() else {
+            return;
+        };
+        let access = Access {
+            looked: step,
+            ..*head
+        };
         let waiting = port.out_free.saturating_sub(step);
         let room = match waiting {
             0 => u32::MAX,
@@ -330,7 +354,13 @@ impl Cached {
         access: Option<Access>,
         stats: &mut ChannelStats,
     ) {
-        let Cached { ports, requests, backend, time, .. } = self;
+        let Cached {
+            ports,
+            requests,
+            backend,
+            time,
+            ..
+        } = self;
         let port = &mut ports[channel];
         for &send in &port.slice.sends {
             let (granule, write, request) = match (send, access) {
@@ -356,7 +386,8 @@ impl Cached {
             match backend {
                 Backend::Simple { dram, channels } => {
                     let (_, returned) = dram.admit(&mut channels[channel], at);
-                    port.done.push_back((time.dram_to_core.after(returned), tag));
+                    port.done
+                        .push_back((time.dram_to_core.after(returned), tag));
                 }
                 Backend::Banked { channels, .. } => {
                     let fed = at.max(port.fed);
@@ -412,7 +443,12 @@ mod tests {
     }
 
     fn clocks(core: u64, dram: u64) -> Clocks {
-        Clocks { core_khz: core, noc_khz: core, dram_khz: dram, truncate_to_ps: false }
+        Clocks {
+            core_khz: core,
+            noc_khz: core,
+            dram_khz: dram,
+            truncate_to_ps: false,
+        }
     }
 
     fn simple(latency: u32) -> Backend {
@@ -423,11 +459,17 @@ mod tests {
     }
 
     fn banked(name: &str) -> Backend {
-        let (_, text) = crate::machine::DEVICES.iter().find(|(n, _)| *n == name).unwrap();
+        let (_, text) = crate::machine::DEVICES
+            .iter()
+            .find(|(n, _)| *n == name)
+            .unwrap();
         let tree: serde_json::Value = serde_saphyr::from_str(text).unwrap();
         let device = crate::machine::BankedDevice::from_tree(&tree).unwrap();
         let spec = Box::new(device.spec().clone());
-        Backend::Banked { channels: vec![dram::Channel::new(&spec)], spec }
+        Backend::Banked {
+            channels: vec![dram::Channel::new(&spec)],
+            spec,
+        }
     }
 
     type Answers = Vec<(u64, u32)>;
@@ -448,7 +490,8 @@ mod tests {
         while out.len() < accesses.len() {
             front += windows[w % windows.len()];
             w += 1;
-            while next < accesses.len() && cached.time.noc_to_core.after(accesses[next].0 + 1) < front
+            while next < accesses.len()
+                && cached.time.noc_to_core.after(accesses[next].0 + 1) < front
             {
                 let (step, line, write) = accesses[next];
                 let packet = Packet {
@@ -478,16 +521,28 @@ mod tests {
     }
 
     fn reads(granules: impl IntoIterator<Item = u64>) -> Vec<(u64, u64, bool)> {
-        granules.into_iter().enumerate().map(|(i, g)| (1000 * i as u64, g, false)).collect()
+        granules
+            .into_iter()
+            .enumerate()
+            .map(|(i, g)| (1000 * i as u64, g, false))
+            .collect()
     }
 
     #[test]
     fn unloaded_latencies() {
-        let accesses = [(0, 7, false), (500, 7, false), (1000, 7, true), (1500, 100, true)];
+        let accesses = [
+            (0, 7, false),
+            (500, 7, false),
+            (1000, 7, true),
+            (1500, 100, true),
+        ];
         let (out, stats) = run(&l2(), &clocks(1, 1), simple(60), &accesses, &[64]);
         // It reaches the slice two steps after it left its port; a miss is back in the step after
         // the DRAM's.
-        assert_eq!(out, [(2 + 61 + 5, 0), (502 + 5, 1), (1002 + 5, 2), (1502 + 5, 3)]);
+        assert_eq!(
+            out,
+            [(2 + 61 + 5, 0), (502 + 5, 1), (1002 + 5, 2), (1502 + 5, 3)]
+        );
         assert_eq!((stats.misses, stats.read_hits, stats.write_hits), (2, 1, 1));
     }
 
@@ -495,8 +550,13 @@ mod tests {
     fn a_footprint_below_capacity_stays_and_one_above_goes() {
         // 4 sets x 2 ways x 4 granules = 32 granules.
         for (granules, hits) in [(32u64, 32), (36, 36 - 3 * 4), (48, 0)] {
-            let (_, stats) =
-                run(&l2(), &clocks(1, 1), simple(10), &reads((0..2 * granules).map(|g| g % granules)), &[512]);
+            let (_, stats) = run(
+                &l2(),
+                &clocks(1, 1),
+                simple(10),
+                &reads((0..2 * granules).map(|g| g % granules)),
+                &[512],
+            );
             // Lines of a set that holds three in turn never stay; the other sets keep theirs.
             assert_eq!(stats.read_hits, hits, "{granules}");
             assert_eq!(stats.misses + stats.sector_misses + hits, 2 * granules);
@@ -508,7 +568,9 @@ mod tests {
         let stride = 4 * 4;
         let around = |lines: u64| reads((0..4 * lines).map(move |i| i % lines * stride));
         let hits = |spec: &L2Spec, lines| {
-            run(spec, &clocks(1, 1), simple(10), &around(lines), &[512]).1.read_hits
+            run(spec, &clocks(1, 1), simple(10), &around(lines), &[512])
+                .1
+                .read_hits
         };
         assert_eq!(hits(&l2(), 2), 6);
         assert_eq!(hits(&l2(), 4), 0);
@@ -520,14 +582,21 @@ mod tests {
 
     #[test]
     fn a_stream_is_fetched_once() {
-        let spec = L2Spec { sector_bytes: 128, sets: 64, ..l2() };
+        let spec = L2Spec {
+            sector_bytes: 128,
+            sets: 64,
+            ..l2()
+        };
         let stream: Vec<_> = (0..400u64).map(|g| (g, g, false)).collect();
         let (out, stats) = run(&spec, &clocks(1, 1), simple(60), &stream, &[64]);
         assert_eq!((stats.misses, stats.merges + stats.read_hits), (100, 300));
         assert_eq!((stats.dram_reads, stats.dram_writes), (400, 0));
         // One access, and one request to DRAM, a step.
         assert_eq!(out.last(), Some(&(2 + 399 + 61 + 5, 399)));
-        let spec = L2Spec { sector_bytes: 32, ..spec };
+        let spec = L2Spec {
+            sector_bytes: 32,
+            ..spec
+        };
         let (out, stats) = run(&spec, &clocks(1, 1), simple(60), &stream, &[64]);
         assert_eq!((stats.misses, stats.sector_misses), (100, 300));
         assert_eq!(out.last(), Some(&(2 + 399 + 61 + 5, 399)));
@@ -540,7 +609,10 @@ mod tests {
 
     #[test]
     fn few_miss_registers_bound_the_bandwidth() {
-        let spec = L2Spec { mshr_entries: 4, ..l2() };
+        let spec = L2Spec {
+            mshr_entries: 4,
+            ..l2()
+        };
         let stream: Vec<_> = (0..40u64).map(|g| (g, 4 * g, false)).collect();
         let (out, stats) = run(&spec, &clocks(1, 1), simple(60), &stream, &[64]);
         // Four every 61 steps.
@@ -553,20 +625,35 @@ mod tests {
         let spec = l2();
         let writes: Vec<_> = (0..64u64).map(|g| (10 * g, g, true)).collect();
         let (_, stats) = run(&spec, &clocks(1, 1), simple(60), &writes, &[64]);
-        assert_eq!((stats.evictions, stats.write_backs, stats.dram_reads), (8, 32, 0));
-        let spec = L2Spec { write: L2Write::Through, ..l2() };
+        assert_eq!(
+            (stats.evictions, stats.write_backs, stats.dram_reads),
+            (8, 32, 0)
+        );
+        let spec = L2Spec {
+            write: L2Write::Through,
+            ..l2()
+        };
         let (out, stats) = run(&spec, &clocks(1, 1), simple(60), &writes, &[64]);
         assert_eq!((stats.write_backs, stats.dram_writes), (0, 64));
         assert_eq!(out[0], (2 + 61 + 5, 0), "the answer is DRAM's");
-        let spec = L2Spec { write_allocate: L2WriteAllocate::None, ..l2() };
+        let spec = L2Spec {
+            write_allocate: L2WriteAllocate::None,
+            ..l2()
+        };
         let (_, stats) = run(&spec, &clocks(1, 1), simple(60), &writes, &[64]);
-        assert_eq!((stats.bypasses, stats.evictions, stats.dram_writes), (64, 0, 64));
+        assert_eq!(
+            (stats.bypasses, stats.evictions, stats.dram_writes),
+            (64, 0, 64)
+        );
     }
 
     #[test]
     fn pinned_lines_stay() {
         // All of sets 0 and 1 is pinned: lines 0, 4 and 1, 5.
-        let spec = L2Spec { pinned: vec![(0, 256), (512, 256)], ..l2() };
+        let spec = L2Spec {
+            pinned: vec![(0, 256), (512, 256)],
+            ..l2()
+        };
         let pinned = [0u64, 4, 16, 20];
         let stream = 32..96u64;
         let accesses = reads(pinned.into_iter().chain(stream).chain(pinned));
@@ -622,7 +709,10 @@ mod tests {
             u64::from(self.l2.sector_bytes / 32)
         }
         fn is_pinned(&self, g: u64) -> bool {
-            self.l2.pinned.iter().any(|&(a, n)| (a / 32..(a + n).div_ceil(32)).contains(&g))
+            self.l2
+                .pinned
+                .iter()
+                .any(|&(a, n)| (a / 32..(a + n).div_ceil(32)).contains(&g))
         }
         fn set(&self, number: u64) -> usize {
             let sets = u64::from(self.l2.sets);
@@ -659,7 +749,11 @@ mod tests {
             if self.is_pinned(g) {
                 return oldest(true).map(|i| Some(Some(i))).ok_or(());
             }
-            if set.iter().all(|w| w.pinned) { Ok(None) } else { Err(()) }
+            if set.iter().all(|w| w.pinned) {
+                Ok(None)
+            } else {
+                Err(())
+            }
         }
         fn backs(&self, g: u64, choice: Option<usize>) -> usize {
             let set = &self.sets[self.set(g / self.line())];
@@ -679,7 +773,12 @@ mod tests {
             }
             self.clock += 1;
             let pinned = self.is_pinned(g);
-            self.sets[set].push(Way { number, used: self.clock, pinned, ..Way::default() });
+            self.sets[set].push(Way {
+                number,
+                used: self.clock,
+                pinned,
+                ..Way::default()
+            });
         }
         fn touch(&mut self, number: u64) {
             self.clock += 1;
@@ -703,8 +802,11 @@ mod tests {
         }
         /// `None`: must wait. Else whether it is answered at once.
         fn access(&mut self, i: usize, g: u64, write: bool) -> Option<bool> {
-            let (number, bit, sector) =
-                (g / self.line(), 1u64 << (g % self.line()), g / self.sector());
+            let (number, bit, sector) = (
+                g / self.line(),
+                1u64 << (g % self.line()),
+                g / self.sector(),
+            );
             let through = self.l2.write == L2Write::Through;
             let on_miss = self.l2.allocate == L2Allocate::OnMiss;
             let found = self.way(number).copied();
@@ -766,7 +868,8 @@ mod tests {
                 self.queue.push_back((Ask::Write(i), g));
                 return Some(false);
             }
-            let keeps = write && matches!(policy, L2WriteAllocate::Validate | L2WriteAllocate::Fetch);
+            let keeps =
+                write && matches!(policy, L2WriteAllocate::Validate | L2WriteAllocate::Fetch);
             let mut fetch = match keeps {
                 false => absent,
                 true if policy == L2WriteAllocate::Fetch && register.is_none() => {
@@ -847,13 +950,26 @@ mod tests {
             let waiters = if write { Vec::new() } else { vec![(i, g)] };
             let missing = fetch.iter().map(|h| 1u64 << (h % line)).sum();
             let sector = g / self.sector();
-            self.registers.push(Register { sector, missing, waiters, merged: 1, past });
+            self.registers.push(Register {
+                sector,
+                missing,
+                waiters,
+                merged: 1,
+                past,
+            });
             self.queue.extend(fetch.iter().map(|&h| (Ask::Read(h), h)));
         }
         fn fill(&mut self, g: u64, mut answer: impl FnMut(usize)) {
-            let (number, bit, sector) =
-                (g / self.line(), 1u64 << (g % self.line()), g / self.sector());
-            let r = self.registers.iter().position(|r| r.sector == sector).unwrap();
+            let (number, bit, sector) = (
+                g / self.line(),
+                1u64 << (g % self.line()),
+                g / self.sector(),
+            );
+            let r = self
+                .registers
+                .iter()
+                .position(|r| r.sector == sector)
+                .unwrap();
             self.registers[r].missing &= !bit;
             if !self.registers[r].past {
                 if self.way(number).is_none() {

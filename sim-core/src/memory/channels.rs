@@ -7,10 +7,10 @@
 
 use super::ChannelStats;
 use super::arbiter::Packet;
-use super::simple::{SimpleChannel, SimpleDram};
-use super::slab::Slab;
 use super::cached::{Backend, Cached};
 use super::l2::L2Stats;
+use super::simple::{SimpleChannel, SimpleDram};
+use super::slab::Slab;
 use crate::clock::Timeline;
 use crate::dram;
 use crate::machine::{DramModel, L2Spec, Machine};
@@ -62,10 +62,22 @@ impl Channels {
         let time = Timeline::new(&machine.clocks);
         let cached = |l2: &L2Spec, backend: Backend| {
             let channels = machine.dram.channels;
-            Model::Cached(Box::new(Cached::new(l2, request_bytes, time, channels, backend)))
+            Model::Cached(Box::new(Cached::new(
+                l2,
+                request_bytes,
+                time,
+                channels,
+                backend,
+            )))
         };
         let model = match (&machine.dram.model, &machine.l2) {
-            (DramModel::Simple { latency, bytes_per_cycle }, l2) => {
+            (
+                DramModel::Simple {
+                    latency,
+                    bytes_per_cycle,
+                },
+                l2,
+            ) => {
                 let dram = SimpleDram::new(*latency, *bytes_per_cycle, request_bytes);
                 let channels = vec![SimpleChannel::default(); n];
                 match l2 {
@@ -182,13 +194,7 @@ impl Channels {
 
     /// A request leaves its NoC port in step `step`; a reply that is known at once goes to `reply`.
     #[inline]
-    pub fn accept(
-        &mut self,
-        channel: usize,
-        step: u64,
-        packet: Packet,
-        reply: impl FnOnce(Reply),
-    ) {
+    pub fn accept(&mut self, channel: usize, step: u64, packet: Packet, reply: impl FnOnce(Reply)) {
         if let Model::Cached(cached) = &mut self.model {
             cached.accept(channel, step, packet);
             return;
@@ -257,11 +263,25 @@ impl Channels {
             return;
         }
         let ticks = self.earliest_return(horizon);
-        let Channels { time, model, reply_free, .. } = self;
+        let Channels {
+            time,
+            model,
+            reply_free,
+            ..
+        } = self;
         let Model::Banked(b) = model else { return };
-        let Banked { spec, channels, packets, returned, done, .. } = &mut **b;
-        for (channel, (dram, (returned, reply_free))) in
-            channels.iter_mut().zip(returned.iter_mut().zip(reply_free)).enumerate()
+        let Banked {
+            spec,
+            channels,
+            packets,
+            returned,
+            done,
+            ..
+        } = &mut **b;
+        for (channel, (dram, (returned, reply_free))) in channels
+            .iter_mut()
+            .zip(returned.iter_mut().zip(reply_free))
+            .enumerate()
         {
             if dram.is_idle() {
                 continue;
@@ -318,8 +338,13 @@ impl Channels {
     pub fn earliest_reply(&self, horizon: u64) -> u64 {
         if let Model::Cached(cached) = &self.model {
             let front = self.time.noc_to_core.after(horizon.saturating_add(1));
-            return self.time.core_to_noc.at_or_after(cached.earliest_answer(front));
+            return self
+                .time
+                .core_to_noc
+                .at_or_after(cached.earliest_answer(front));
         }
-        self.time.dram_to_noc.at_or_after(self.earliest_return(horizon))
+        self.time
+            .dram_to_noc
+            .at_or_after(self.earliest_return(horizon))
     }
 }

@@ -122,9 +122,7 @@ impl SliceSpec {
             index: match spec.set_index {
                 L2SetIndex::Linear => Index::Linear,
                 L2SetIndex::Xor => Index::Xor,
-                L2SetIndex::Ipoly => {
-                    Index::Ipoly(ChannelMapper::new(ChannelMap::Ipoly, spec.sets))
-                }
+                L2SetIndex::Ipoly => Index::Ipoly(ChannelMapper::new(ChannelMap::Ipoly, spec.sets)),
             },
             write: spec.write,
             write_allocate: spec.write_allocate,
@@ -157,7 +155,9 @@ impl SliceSpec {
     }
 
     fn pinned(&self, granule: u64) -> bool {
-        self.pinned.iter().any(|&(from, to)| from <= granule && granule < to)
+        self.pinned
+            .iter()
+            .any(|&(from, to)| from <= granule && granule < to)
     }
 }
 
@@ -262,17 +262,30 @@ pub struct Slice<W> {
 #[inline]
 fn bucket(key: u64, buckets: usize) -> usize {
     let bits = buckets.trailing_zeros();
-    if bits == 0 { 0 } else { (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize }
+    if bits == 0 {
+        0
+    } else {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
+    }
 }
 
 impl<W: Copy> Slice<W> {
     /// An empty slice.
     pub fn new(spec: &SliceSpec) -> Slice<W> {
         let lines = spec.sets * u64::from(spec.ways);
-        let entries = (spec.mshr_entries as usize).min(1 << 16).next_power_of_two();
+        let entries = (spec.mshr_entries as usize)
+            .min(1 << 16)
+            .next_power_of_two();
         Slice {
             lines: Vec::new(),
-            sets: vec![Set { newest: NONE, oldest: NONE, used: 0 }; spec.sets as usize],
+            sets: vec![
+                Set {
+                    newest: NONE,
+                    oldest: NONE,
+                    used: 0
+                };
+                spec.sets as usize
+            ],
             buckets: vec![NONE; lines.next_power_of_two() as usize],
             entries: Vec::new(),
             free_entries: Vec::new(),
@@ -548,13 +561,7 @@ impl<W: Copy> Slice<W> {
 
     /// A granule arrives for a miss register; who waited for it goes to `answer`, in order of
     /// arrival. `sends` says what goes to DRAM.
-    pub fn fill(
-        &mut self,
-        spec: &SliceSpec,
-        granule: u64,
-        at: u32,
-        mut answer: impl FnMut(W),
-    ) {
+    pub fn fill(&mut self, spec: &SliceSpec, granule: u64, at: u32, mut answer: impl FnMut(W)) {
         self.sends.clear();
         let number = granule >> spec.line_shift;
         let bit = 1u64 << (granule & ((1 << spec.line_shift) - 1));
@@ -626,7 +633,11 @@ impl<W: Copy> Slice<W> {
     fn absent(&self, spec: &SliceSpec, line: Option<u32>, sector: u64) -> u64 {
         let size = 1u32 << spec.sector_shift;
         let within = (sector << spec.sector_shift) & ((1 << spec.line_shift) - 1);
-        let ones = if size >= 64 { u64::MAX } else { (1 << size) - 1 };
+        let ones = if size >= 64 {
+            u64::MAX
+        } else {
+            (1 << size) - 1
+        };
         let there = line.map_or(0, |at| {
             let line = &self.lines[at as usize];
             line.valid | line.pending
@@ -722,7 +733,11 @@ impl<W: Copy> Slice<W> {
     }
 
     fn wait(&mut self, at: u32, bit: u64, value: W) {
-        let waiter = Waiter { value, bit, next: NONE };
+        let waiter = Waiter {
+            value,
+            bit,
+            next: NONE,
+        };
         let w = match self.free_waiters.pop() {
             Some(w) => {
                 self.waiters[w as usize] = waiter;

@@ -227,7 +227,11 @@ impl LineWalker {
             lines: self.lines,
             row_bits: self.row_bits,
             levels,
-            rows: if self.use_sorted { self.sorted.len() as u64 } else { 0 },
+            rows: if self.use_sorted {
+                self.sorted.len() as u64
+            } else {
+                0
+            },
         }
     }
 

@@ -171,7 +171,9 @@ impl Requests {
 
     /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
     pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
-        self.noc.dram.credit(self.time.core_to_dram.at_or_after(now))
+        self.noc
+            .dram
+            .credit(self.time.core_to_dram.at_or_after(now))
     }
 
     /// Account for work that was jumped over: `times` times what happened since `before`, and
@@ -225,7 +227,12 @@ impl Requests {
             let core_step = self.time.noc_to_core.last_at_or_before(step);
             let mut next_start = u64::MAX;
             for core in 0..self.injectors.len() {
-                let Requests { injectors, noc, map, .. } = self;
+                let Requests {
+                    injectors,
+                    noc,
+                    map,
+                    ..
+                } = self;
                 let injector = &mut injectors[core];
                 let mut port = 0u64;
                 while let Some(sending) = injector.queue.front_mut() {
@@ -267,10 +274,10 @@ impl Requests {
                         run.count -= now;
                         sending.run = (run.count > 0).then_some(run);
                     }
-                    if sending.taken == sending.walker.lines() {
-                        if let Some(done) = injector.queue.pop_front() {
-                            injector.spare.push(done);
-                        }
+                    if sending.taken == sending.walker.lines()
+                        && let Some(done) = injector.queue.pop_front()
+                    {
+                        injector.spare.push(done);
                     }
                 }
                 if !injector.queue.is_empty() && next_start == u64::MAX {

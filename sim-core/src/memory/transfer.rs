@@ -147,7 +147,12 @@ struct Server {
 
 impl Server {
     fn new(interval: u64, busy: u64) -> Server {
-        Server { interval, busy, due: u128::from(interval), ..Server::default() }
+        Server {
+            interval,
+            busy,
+            due: u128::from(interval),
+            ..Server::default()
+        }
     }
 
     /// Up to core step `to`; a refresh is work that arrives at once.
@@ -158,7 +163,11 @@ impl Server {
             self.backlog += i128::from(self.busy);
             // Refreshes of an idle time leave nothing behind.
             let idle = u128::from(to - at) * u128::from(ONE) / u128::from(self.interval);
-            let skip = if self.rate == 0 && self.backlog < i128::from(self.interval) { idle.max(1) } else { 1 };
+            let skip = if self.rate == 0 && self.backlog < i128::from(self.interval) {
+                idle.max(1)
+            } else {
+                1
+            };
             self.due += skip * u128::from(self.interval);
         }
         self.drain(to);
@@ -229,7 +238,10 @@ impl Transfers {
         let request_bytes = machine.dram.request_bytes;
         let mut server = Server::default();
         let (device, dram) = match &machine.dram.model {
-            DramModel::Simple { latency, bytes_per_cycle } => {
+            DramModel::Simple {
+                latency,
+                bytes_per_cycle,
+            } => {
                 let line = f64::from(request_bytes);
                 let cycles = bytes_per_cycle.map_or(1.0, |bytes| (line / bytes).max(1.0));
                 let pace = (cycles * ONE as f64) as u64;
@@ -240,9 +252,8 @@ impl Transfers {
                 if let (dram::Refresh::AllBank { interval, .. }, Some(busy)) =
                     (spec.refresh, spec.timing("nRFC"))
                 {
-                    let core = |ticks: u32| {
-                        time.dram_to_core.last_at_or_before(u64::from(ticks) * ONE)
-                    };
+                    let core =
+                        |ticks: u32| time.dram_to_core.last_at_or_before(u64::from(ticks) * ONE);
                     server = Server::new(core(interval), core(busy));
                 }
                 banked(spec)
@@ -253,7 +264,10 @@ impl Transfers {
             request: noc.request,
             reply: noc.reply,
             dram,
-            l2: machine.l2.as_ref().map_or(0, |l2| u64::from(l2.hit_latency)),
+            l2: machine
+                .l2
+                .as_ref()
+                .map_or(0, |l2| u64::from(l2.hit_latency)),
         };
         let cores = machine.cores.count as usize;
         let mut model = Transfers {
@@ -275,7 +289,10 @@ impl Transfers {
             per_port: vec![0; machine.cores.injection_ports as usize],
             by_inner: machine.dram.reply_port == ReplyPort::InnerLine,
             dram: server,
-            cap: Server { credit: true, ..Server::default() },
+            cap: Server {
+                credit: true,
+                ..Server::default()
+            },
             cores: vec![Server::default(); cores],
             dma_free: vec![0; cores],
             events: BinaryHeap::new(),
@@ -289,7 +306,11 @@ impl Transfers {
             next_channel: 0,
             l2: machine.l2.as_ref().map(|l2| {
                 let bytes = u64::from(l2.sets) * u64::from(l2.ways) * u64::from(l2.line_bytes);
-                Box::new(Blocks::new(bytes.saturating_mul(channels), l2.sector_bytes, request_bytes))
+                Box::new(Blocks::new(
+                    bytes.saturating_mul(channels),
+                    l2.sector_bytes,
+                    request_bytes,
+                ))
             }),
         };
         // What the way takes at least, whatever the clocks' phases.
@@ -311,7 +332,8 @@ impl Transfers {
         token: u64,
         origin: Origin,
     ) -> Result<u64, LinesError> {
-        self.walker.start(item, transfer, self.request_bytes, self.max_rows)?;
+        self.walker
+            .start(item, transfer, self.request_bytes, self.max_rows)?;
         let lines = self.walker.lines();
         if lines == 0 {
             return Ok(0);
@@ -329,9 +351,18 @@ impl Transfers {
             backs = touched.written_back;
         }
         std::mem::swap(&mut self.walker, &mut self.before);
-        let part = |x: u64| (u128::from(x) * u128::from(to_dram + backs) / u128::from(lines)) as u64;
-        let cost = Cost { work: part(cost.work), tail: part(cost.tail), ..cost };
-        let (reads, writes) = if write { (0, to_dram + backs) } else { (to_dram, backs) };
+        let part =
+            |x: u64| (u128::from(x) * u128::from(to_dram + backs) / u128::from(lines)) as u64;
+        let cost = Cost {
+            work: part(cost.work),
+            tail: part(cost.tail),
+            ..cost
+        };
+        let (reads, writes) = if write {
+            (0, to_dram + backs)
+        } else {
+            (to_dram, backs)
+        };
         self.count(reads, writes);
         let begin = step.max(self.dma_free[core as usize]);
         let end = begin + lines.div_ceil(self.ports);
@@ -394,7 +425,11 @@ impl Transfers {
             for c in 0..n {
                 let more = u64::from((c + n - self.next_channel) % n < rest);
                 let stats = &mut self.stats[c as usize];
-                *(if write { &mut stats.writes } else { &mut stats.reads }) += each + more;
+                *(if write {
+                    &mut stats.writes
+                } else {
+                    &mut stats.reads
+                }) += each + more;
             }
             self.next_channel = (self.next_channel + rest) % n;
         }
@@ -403,7 +438,10 @@ impl Transfers {
     /// What the transfer that the walker stands at costs after the one before, from memory where
     /// the two shapes were seen in this order.
     fn cost(&mut self, shape: Shape, write: bool) -> Cost {
-        let known = self.shapes.iter().position(|(s, w)| *w == write && *s == shape);
+        let known = self
+            .shapes
+            .iter()
+            .position(|(s, w)| *w == write && *s == shape);
         let index = match known {
             Some(at) => at as u32,
             None => {
@@ -434,12 +472,20 @@ impl Transfers {
             for line in run.first..run.first + run.count {
                 let (channel, inner) = self.map.locate(line);
                 self.per_channel[channel as usize] += 1;
-                let by = if self.by_inner { self.map.locate(inner).0 } else { channel };
+                let by = if self.by_inner {
+                    self.map.locate(inner).0
+                } else {
+                    channel
+                };
                 self.per_port[(u64::from(by) % self.ports) as usize] += 1;
             }
         }
         let most = self.per_channel.iter().copied().max().unwrap_or(0);
-        let busiest = self.per_channel.iter().position(|&n| n == most).unwrap_or(0) as u32;
+        let busiest = self
+            .per_channel
+            .iter()
+            .position(|&n| n == most)
+            .unwrap_or(0) as u32;
         let lines = self.walker.lines();
         let mut cap = 0;
         let longest = match &self.device {
@@ -447,7 +493,9 @@ impl Transfers {
                 let all = lines.saturating_mul(*pace) / self.channels;
                 cap = self.time.dram_to_core.last_at_or_before(all);
                 // Credit lets them pass one a cycle.
-                self.time.dram_to_core.last_at_or_before(most.saturating_mul(ONE))
+                self.time
+                    .dram_to_core
+                    .last_at_or_before(most.saturating_mul(ONE))
             }
             Device::Banked { spec, .. } => {
                 let mut parts = Vec::new();
@@ -472,8 +520,8 @@ impl Transfers {
                     again(&mut parts);
                     (play(spec, &parts).saturating_sub(once), round)
                 };
-                let ticks = u128::from(ticks) * u128::from(ONE) * u128::from(most)
-                    / played.max(1) as u128;
+                let ticks =
+                    u128::from(ticks) * u128::from(ONE) * u128::from(most) / played.max(1) as u128;
                 let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
                 self.time.dram_to_core.last_at_or_before(ticks)
             }
@@ -502,7 +550,11 @@ impl Transfers {
         {
             let lines = (run.first..run.first + run.count).map(|line| self.map.locate(line));
             let lines = lines.filter(|l| l.0 == channel).map(|l| l.1);
-            out.extend(lines.map(|line| Play { line, write, span: 0 }));
+            out.extend(lines.map(|line| Play {
+                line,
+                write,
+                span: 0,
+            }));
         }
         out.truncate(limit);
         let of_it = out.get_mut(from..).unwrap_or_default();
@@ -521,7 +573,8 @@ impl Transfers {
         let push = if hit {
             t.core_to_noc.at_or_after(reached)
         } else {
-            t.dram_to_noc.at_or_after(t.core_to_dram.at_or_after(reached) + access)
+            t.dram_to_noc
+                .at_or_after(t.core_to_dram.at_or_after(reached) + access)
         };
         t.noc_to_core.after(push + l.reply[w] + 1)
     }
@@ -622,9 +675,15 @@ impl Transfers {
         server.backlog += i128::from(port_work - port * cycles);
         // The last request's own service is part of its latency, and it was sent a cycle ago.
         let sending = cycles.saturating_mul(ONE);
-        let tail = (s.cost.work + s.cost.tail).saturating_sub(sending).min(s.cost.tail);
+        let tail = (s.cost.work + s.cost.tail)
+            .saturating_sub(sending)
+            .min(s.cost.tail);
         let queued = (self.dram.waiting() + tail).max(self.cap.waiting()) + ONE;
-        let in_dram = if s.hit { 0 } else { queued.saturating_sub(s.cost.line) / ONE };
+        let in_dram = if s.hit {
+            0
+        } else {
+            queued.saturating_sub(s.cost.line) / ONE
+        };
         let at_port = server.waiting() / ONE;
         // Replies that crowd at one port come from all channels at once; those of one channel come
         // one by one anyway.
@@ -637,7 +696,11 @@ impl Transfers {
         let cause = if s.hit {
             Cause::L2
         } else if wait > step - s.end - wait {
-            if in_dram >= at_port { Cause::DramQueue } else { Cause::Noc }
+            if in_dram >= at_port {
+                Cause::DramQueue
+            } else {
+                Cause::Noc
+            }
         } else {
             Cause::DramLatency
         };
@@ -675,7 +738,11 @@ fn banked(spec: &DramSpec) -> (Device, [[u64; 2]; 3]) {
             channel.advance(&spec, horizon, &mut out);
         }
         // A request is offered in the tick after it was handed over.
-        1 + out.iter().filter(|d| d.tag == 1).map(|d| d.tick - later).sum::<u64>()
+        1 + out
+            .iter()
+            .filter(|d| d.tag == 1)
+            .map(|d| d.tick - later)
+            .sum::<u64>()
     };
     let latencies = [(0, 0), (other_bank, 0), (0, 1)]
         .map(|(bank, row)| [access(bank, row, false), access(bank, row, true)]);
@@ -696,7 +763,10 @@ struct Play {
 fn again(requests: &mut Vec<Play>) {
     for i in 0..requests.len() {
         let p = requests[i];
-        requests.push(Play { line: p.line.wrapping_add(p.span), ..p });
+        requests.push(Play {
+            line: p.line.wrapping_add(p.span),
+            ..p
+        });
     }
 }
 
@@ -727,7 +797,11 @@ fn idle_noc(machine: &Machine) -> IdleNoc {
     let spec = match &machine.noc {
         NocSpec::Simple { latency } => {
             let latency = u64::from(*latency);
-            return IdleNoc { request: [latency; 2], reply: [latency; 2], flits: 1 };
+            return IdleNoc {
+                request: [latency; 2],
+                reply: [latency; 2],
+                flits: 1,
+            };
         }
         NocSpec::Flit { network } => network,
     };
@@ -809,7 +883,10 @@ impl Blocks {
 
     /// A transfer's runs; the walker is at its start.
     fn touch(&mut self, mut walker: LineWalker, write: bool) -> Touched {
-        let mut touched = Touched { missing: 0, written_back: 0 };
+        let mut touched = Touched {
+            missing: 0,
+            written_back: 0,
+        };
         let per_block = SECTORS * self.lines_per_sector;
         while let Some(run) = walker.next_run() {
             let (mut line, end) = (run.first, run.first + run.count);
@@ -822,8 +899,8 @@ impl Blocks {
                 let missing = self.touch_block(number, mask, write);
                 // Sectors may be covered in part.
                 let lines = stop - line;
-                let share = u64::from(missing.count_ones()) * lines
-                    / u64::from(mask.count_ones()).max(1);
+                let share =
+                    u64::from(missing.count_ones()) * lines / u64::from(mask.count_ones()).max(1);
                 if write {
                     self.stats.writes += lines;
                     self.stats.write_hits += lines - share;
@@ -849,7 +926,11 @@ impl Blocks {
             at = self.blocks[at as usize].chain;
         }
         if at == NONE {
-            let block = Block { number, chain: self.buckets[bucket], ..Block::default() };
+            let block = Block {
+                number,
+                chain: self.buckets[bucket],
+                ..Block::default()
+            };
             at = match self.free.pop() {
                 Some(at) => {
                     self.blocks[at as usize] = block;
@@ -937,8 +1018,10 @@ mod tests {
 
     #[test]
     fn backlog_grows_with_work_and_shrinks_with_time() {
-        let mut server = Server::default();
-        server.rate = 3 * ONE;
+        let mut server = Server {
+            rate: 3 * ONE,
+            ..Server::default()
+        };
         server.advance(10);
         assert_eq!(server.waiting(), 20 * ONE);
         server.rate = 0;
@@ -946,7 +1029,10 @@ mod tests {
         assert_eq!(server.waiting(), 5 * ONE);
         server.advance(100);
         assert_eq!(server.waiting(), 0);
-        let mut server = Server { credit: true, ..Server::default() };
+        let mut server = Server {
+            credit: true,
+            ..Server::default()
+        };
         server.advance(10);
         server.backlog += i128::from(12 * ONE);
         assert_eq!(server.waiting(), 2 * ONE, "the ten idle steps count");

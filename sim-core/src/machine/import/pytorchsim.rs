@@ -1161,14 +1161,19 @@ fn read_energy(
         Err(why) if as_configured => return Err(file_error(key, &path, &why)),
         Err(why) => {
             // It changes no cycle.
-            file.ignored(key, format!("cannot read '{path}': {why}; energy is not counted"));
+            file.ignored(
+                key,
+                format!("cannot read '{path}': {why}; energy is not counted"),
+            );
             return Ok(());
         }
     };
     let table = parse_map(&text).map_err(|e| file_error(key, &path, &e.to_string()))?;
     let table = Value::Object(table.into_iter().collect());
     let cost = |value: Option<&Value>, inner: &str| -> Result<f64, MachineError> {
-        let number = value.and_then(Value::as_f64).filter(|n| (0.0..=1e9).contains(n));
+        let number = value
+            .and_then(Value::as_f64)
+            .filter(|n| (0.0..=1e9).contains(n));
         number.ok_or_else(|| {
             let what = "is missing, or no number from 0 to 1e9";
             file_error(key, &path, &format!("offchip_dram.{inner} {what}"))
@@ -1177,7 +1182,9 @@ fn read_energy(
     let dram = table.get("offchip_dram");
     let activation = dram.and_then(|d| d.get("row_activation_pj"));
     let activation = cost(activation, "row_activation_pj")?;
-    let terms = dram.and_then(|d| d.get("transfer_pj_per_bit")).and_then(Value::as_object);
+    let terms = dram
+        .and_then(|d| d.get("transfer_pj_per_bit"))
+        .and_then(Value::as_object);
     let Some(terms) = terms.filter(|terms| !terms.is_empty()) else {
         let why = "offchip_dram.transfer_pj_per_bit is not a map of terms";
         return Err(file_error(key, &path, why));
