@@ -702,10 +702,8 @@ impl Core {
             (Gate::Slot, unit_free && slot_free),
             (Gate::SlotOnly, slot_free),
         ] {
-            if open {
-                if let Some(&op) = r.ready[list as usize].front() {
-                    consider(list, 0, op, r.joined[op as usize]);
-                }
+            if open && let Some(&op) = r.ready[list as usize].front() {
+                consider(list, 0, op, r.joined[op as usize]);
             }
         }
         if !r.ready[Gate::LoadRoom as usize].is_empty() {
@@ -947,10 +945,10 @@ impl Core {
         r.unfinished -= 1;
         let node = &graph.nodes[op as usize];
         self.release(resident, &graph.edges[node.on_done.range()], &graph);
-        if let Some(cause) = memory_cause {
-            if self.waiting == (Waiting::Memory { resident, op }) {
-                self.flush_memory(cause);
-            }
+        if let Some(cause) = memory_cause
+            && self.waiting == (Waiting::Memory { resident, op })
+        {
+            self.flush_memory(cause);
         }
     }
 
@@ -1204,7 +1202,10 @@ impl Core {
             out.push(ahead(at));
             out.push(op_of(resident, op));
         }
-        out.push(self.next.wrapping_sub(now));
+        out.push(match self.next {
+            u64::MAX => u64::MAX,
+            next => next.wrapping_sub(now),
+        });
         out.push(now - self.accounted.min(now));
         out.extend(self.computing.iter().map(|&t| ahead(t)));
         match self.waiting {

@@ -165,7 +165,9 @@ impl<'a> Dispatcher<'a> {
     pub fn skip(&mut self, items: u64) {
         self.skipped += items;
         self.items -= items;
-        self.summaries.iter_mut().for_each(|(known, _)| *known = None);
+        self.summaries
+            .iter_mut()
+            .for_each(|(known, _)| *known = None);
     }
 
     /// Append the state to `out`, steps relative to `now`, work-items to `base`.
@@ -176,11 +178,19 @@ impl<'a> Dispatcher<'a> {
         };
         out.extend(self.next[..count].iter().map(|n| n.wrapping_sub(base)));
         for slot in &self.slots {
-            let index = slot.as_ref().map(|work| work.index.wrapping_sub(base));
-            out.push(index.unwrap_or(u64::MAX / 2));
+            // An item that shares no version is like any other with its graph, wherever it stands;
+            // one may be overtaken for long.
+            out.push(match slot {
+                None => u64::MAX,
+                Some(work) if work.graph.carries_nothing() => self.variant(work.index) as u64,
+                Some(work) => 4 + (work.index.wrapping_sub(base) & 0xffff_ffff),
+            });
         }
         out.push(self.first_core as u64);
-        out.push(self.look.wrapping_sub(now));
+        out.push(match self.look {
+            u64::MAX => u64::MAX,
+            look => look.wrapping_sub(now),
+        });
     }
 
     /// Transfers outside their tensor so far.
@@ -281,15 +291,19 @@ impl<'a> Dispatcher<'a> {
             Residency::Shared { .. } => arriving.footprint <= self.spad / self.residents_max as u64,
             // No op of any resident will ever wait for room.
             Residency::Safe { .. } => {
-                let all = core.resident_graphs().fold(arriving.all_bytes, |sum, graph| {
-                    sum.saturating_add(graph.all_bytes)
-                });
+                let all = core
+                    .resident_graphs()
+                    .fold(arriving.all_bytes, |sum, graph| {
+                        sum.saturating_add(graph.all_bytes)
+                    });
                 all <= self.spad
             }
             Residency::Resources { .. } => {
-                let all = core.resident_graphs().fold(arriving.footprint, |sum, graph| {
-                    sum.saturating_add(graph.footprint)
-                });
+                let all = core
+                    .resident_graphs()
+                    .fold(arriving.footprint, |sum, graph| {
+                        sum.saturating_add(graph.footprint)
+                    });
                 all <= self.spad && self.fits_resources(residents)
             }
         }
@@ -297,12 +311,25 @@ impl<'a> Dispatcher<'a> {
 
     /// Whether registers and threads allow one more.
     fn fits_resources(&self, residents: usize) -> bool {
-        let Residency::Resources { registers, threads, .. } = self.residency else { return true };
+        let Residency::Resources {
+            registers, threads, ..
+        } = self.residency
+        else {
+            return true;
+        };
         let n = residents as u64 + 1;
         residents == 0
-            || [(registers, self.registers_per_item), (threads, self.threads_per_item)]
-                .iter()
-                .all(|&(all, each)| all == 0 || each.saturating_mul(n) <= all)
+            || [
+                (registers, self.registers_per_item),
+                (threads, self.threads_per_item),
+            ]
+            .iter()
+            .all(|&(all, each)| all == 0 || each.saturating_mul(n) <= all)
+    }
+
+    /// Which graph of a uniform launch an item has.
+    fn variant(&self, index: u64) -> usize {
+        usize::from(index > 0) + 2 * usize::from(index + 1 < self.items)
     }
 
     fn prepare(&mut self, index: u64) -> Result<Prepared, SimError> {
@@ -312,12 +339,12 @@ impl<'a> Dispatcher<'a> {
         self.bound.expand(pid, &mut work.item)?;
         self.out_of_bounds += work.item.out_of_bounds;
         let (first, last) = (index == 0, index + 1 == self.items);
-        let variant = usize::from(!first) + 2 * usize::from(!last);
-        if self.uniform {
-            if let Some(graph) = &self.shared[variant] {
-                work.graph = Rc::clone(graph);
-                return Ok(work);
-            }
+        let variant = self.variant(index);
+        if self.uniform
+            && let Some(graph) = &self.shared[variant]
+        {
+            work.graph = Rc::clone(graph);
+            return Ok(work);
         }
         let mut before = std::mem::take(&mut self.before);
         let mut after = std::mem::take(&mut self.after);

@@ -16,8 +16,8 @@ use crate::error::{Deadlock, SimError};
 use crate::graph::{GraphContext, TileCost};
 use crate::machine::{ArraySplit, Machine, MemoryModel};
 use crate::memory::Memory;
-use crate::warp::{Jump, Situation, Warp};
 use crate::report::{self, CoreReport, Exactness, Identity, MODEL_VERSION, Report};
+use crate::warp::{Jump, Situation, Warp};
 
 /// Rows one transfer may have (after contiguous rows are joined).
 const MAX_ROWS: u64 = 1 << 24;
@@ -108,13 +108,13 @@ pub fn simulate(
     watch: &mut impl Watch,
 ) -> Result<Report, SimError> {
     let bound = Bound::new(trace, &launch.args, &launch.options.limits)?;
-    let identity = identity(machine, trace, launch)?;
+    let identity = identity(machine, &bound, &launch.options)?;
     let context = context(machine, trace, &launch.options)?;
     let mut run = Run::new(machine, &bound, context, &launch.options);
     let total = if bound.items() == 0 {
         0
     } else {
-        run.to_the_end(&launch.options, watch)?
+        run.run_out(&launch.options, watch)?
     };
     let mut notes = Vec::new();
     if bound.items() == 0 {
@@ -169,31 +169,35 @@ pub fn simulate(
     })
 }
 
-/// The identity of a launch's result.
+/// The identity of a launch's result: what decides it, as resolved. Limits and budgets do not: they
+/// only decide whether there is a result.
 ///
 /// # Errors
 ///
 /// The machine has no canonical form (machines that passed validation do).
 pub fn identity(
     machine: &Machine,
-    trace: &ValidTrace,
-    launch: &Launch,
+    bound: &Bound,
+    options: &RunOptions,
 ) -> Result<Identity, SimError> {
-    let launch = serde_json::to_vec(launch)
-        .map_err(|_| SimError::Internal("a launch that cannot be written as JSON"))?;
+    let mut launch = blake3::Hasher::new();
+    launch.update(bound.digest().to_string().as_bytes());
+    launch.update(&options.registers_per_item.to_le_bytes());
+    launch.update(&options.threads_per_item.to_le_bytes());
+    launch.update(&[u8::from(options.full)]);
     Ok(Identity {
-        trace: trace.digest().to_string(),
+        trace: bound.trace().digest().to_string(),
         machine: machine
             .digest()
             .map_err(|_| SimError::Internal("a machine without a canonical form"))?
             .to_string(),
-        launch: blake3::hash(&launch).to_hex().to_string(),
+        launch: launch.finalize().to_hex().to_string(),
         model_version: MODEL_VERSION.to_string(),
     })
 }
 
 /// What the graph builder needs, and the checks of a trace against a machine.
-fn context(
+pub(crate) fn context(
     machine: &Machine,
     trace: &ValidTrace,
     options: &RunOptions,
@@ -277,13 +281,13 @@ fn check_costs(machine: &Machine, trace: &ValidTrace) -> Result<(), SimError> {
         ("array rows", on.array_rows, c.array_rows),
         ("array columns", on.array_cols, c.array_cols),
     ] {
-        if let Some(measured) = measured {
-            if measured != here {
-                return Err(SimError::CostMismatch {
-                    measured: format!("{measured} {what}"),
-                    here: here.to_string(),
-                });
-            }
+        if let Some(measured) = measured
+            && measured != here
+        {
+            return Err(SimError::CostMismatch {
+                measured: format!("{measured} {what}"),
+                here: here.to_string(),
+            });
         }
     }
     Ok(())
@@ -327,7 +331,7 @@ impl<'a> Run<'a> {
     }
 
     /// Run until nothing is outstanding; the total in core cycles.
-    fn to_the_end(
+    fn run_out(
         &mut self,
         options: &RunOptions,
         watch: &mut impl Watch,

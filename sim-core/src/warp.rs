@@ -159,10 +159,12 @@ impl Warp {
         self.looks += 1;
         if let Some(seen) = &self.seen {
             let period = base - seen.base;
-            if period > 0 && period % self.unit == 0 && seen.words == self.words {
-                if let Some(credit) = credit_of_period(seen, s.now, s.memory) {
-                    return jump(seen, period, &credit, s);
-                }
+            if period > 0
+                && period.is_multiple_of(self.unit)
+                && seen.words == self.words
+                && let Some(credit) = credit_of_period(seen, s.now, s.memory)
+            {
+                return jump(seen, period, &credit, s);
             }
         }
         if self.looks >= self.renew_at {

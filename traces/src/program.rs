@@ -122,7 +122,11 @@ impl Program {
                 return None;
             }
             let bits = i128::from(dma.template.element_bits);
-            steps.push(self.pool.pid_steps(dma.offset)?.map(|step| i128::from(step) * bits));
+            steps.push(
+                self.pool
+                    .pid_steps(dma.offset)?
+                    .map(|step| i128::from(step) * bits),
+            );
         }
         Some(steps)
     }

@@ -91,7 +91,7 @@ pub struct Cached {
     ports: Vec<Port>,
     backend: Backend,
     requests: Slab<Outstanding>,
-    returns: Vec<(u64, u32)>,
+    returns: Vec<dram::Done>,
     request_bytes: u64,
     /// DRAM answers that take more core steps than this waited for something.
     unloaded: u64,
@@ -238,7 +238,7 @@ impl Cached {
         };
         dram.advance(spec, stop, &mut self.returns);
         port.clock = stop;
-        for &(tick, tag) in &self.returns {
+        for &dram::Done { tick, tag, .. } in &self.returns {
             let tick = tick.max(port.returned);
             port.returned = tick + 1;
             port.done.push_back((self.time.dram_to_core.after(tick), tag));

@@ -47,10 +47,8 @@ struct Banked {
     fed: Vec<u64>,
     /// First DRAM step a channel may return its next request in.
     returned: Vec<u64>,
-    done: Vec<(u64, u32)>,
+    done: Vec<dram::Done>,
     tx_bytes: u64,
-    /// Reads that take longer than this waited for something.
-    unloaded: u64,
 }
 
 /// A reply on its way back: channel, NoC step of the push, request, cause.
@@ -89,7 +87,6 @@ impl Channels {
                     returned: vec![0; n],
                     done: Vec::new(),
                     tx_bytes: u64::from(spec.tx_bytes()),
-                    unloaded: u64::from(spec.read_latency) + 2,
                     spec,
                 }))
             }
@@ -260,37 +257,37 @@ impl Channels {
             return;
         }
         let ticks = self.earliest_return(horizon);
-        for channel in 0..self.front_free.len() {
-            let Model::Banked(b) = &mut self.model else {
-                return;
-            };
-            if b.channels[channel].is_idle() {
+        let Channels { time, model, reply_free, .. } = self;
+        let Model::Banked(b) = model else { return };
+        let Banked { spec, channels, packets, returned, done, .. } = &mut **b;
+        for (channel, (dram, (returned, reply_free))) in
+            channels.iter_mut().zip(returned.iter_mut().zip(reply_free)).enumerate()
+        {
+            if dram.is_idle() {
                 continue;
             }
-            let mut done = std::mem::take(&mut b.done);
-            b.channels[channel].advance(&b.spec, ticks, &mut done);
-            for &(tick, tag) in &done {
-                let Model::Banked(b) = &mut self.model else {
-                    return;
-                };
-                let packet = b.packets.remove(tag);
-                let returned = tick.max(b.returned[channel]);
-                b.returned[channel] = returned + 1;
+            dram.advance(spec, ticks, done);
+            for &dram::Done { tick, tag, cause } in done.iter() {
+                let packet = packets.remove(tag);
+                let at = tick.max(*returned);
+                *returned = at + 1;
                 let spent = tick.saturating_sub(packet.pushed);
                 let cause = if u64::from(packet.cause) > spent {
                     Cause::Noc
-                } else if spent > b.unloaded {
-                    Cause::DramQueue
                 } else {
-                    Cause::DramLatency
+                    match cause {
+                        dram::WaitCause::Latency => Cause::DramLatency,
+                        dram::WaitCause::Queue => Cause::DramQueue,
+                        dram::WaitCause::Bank => Cause::DramBankConflict,
+                        dram::WaitCause::Bus => Cause::DramBus,
+                        dram::WaitCause::Refresh => Cause::DramRefresh,
+                    }
                 };
-                let push = self.push_step(channel, returned);
+                let push = time.dram_to_noc.at_or_after(at).max(*reply_free);
+                *reply_free = push + 1;
                 reply((channel, push, packet, cause));
             }
             done.clear();
-            if let Model::Banked(b) = &mut self.model {
-                b.done = done;
-            }
         }
     }
 

@@ -134,8 +134,14 @@ impl Flights {
             let f = self.flights.get(index);
             out.push(self.name(index, base));
             out.push(f.remaining);
-            out.push(f.last.0.wrapping_sub(now));
-            out.push(u64::from(f.last.1) << 8 | f.cause as u64);
+            // A reply of the past will not be the last one.
+            let ahead = f.last.0 >= now;
+            out.push(if ahead { f.last.0 - now + 1 } else { 0 });
+            out.push(if ahead {
+                u64::from(f.last.1) << 8 | f.cause as u64
+            } else {
+                0
+            });
         }
         // In one order, whatever order they were started in.
         sort_rows(&mut out[start..], 4);
@@ -164,9 +170,7 @@ impl Flights {
 }
 
 fn name(core: u32, origin: Origin, base: u64) -> u64 {
-    u64::from(core) << 52
-        | (origin.item.wrapping_sub(base) & 0xf_ffff) << 32
-        | u64::from(origin.op)
+    u64::from(core) << 52 | (origin.item.wrapping_sub(base) & 0xf_ffff) << 32 | u64::from(origin.op)
 }
 
 /// Sort rows of `width` words.

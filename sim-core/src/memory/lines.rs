@@ -133,7 +133,7 @@ impl LineWalker {
             }
         }
         // Largest stride outermost; then fold the innermost ones into the row.
-        levels[..depth].sort_by(|a, b| b.stride_bits.cmp(&a.stride_bits));
+        levels[..depth].sort_by_key(|level| std::cmp::Reverse(level.stride_bits));
         while depth > 0 {
             let inner = levels[depth - 1];
             if inner.stride_bits - row >= self.line_bits {
@@ -363,14 +363,14 @@ mod tests {
     use tilesim_traces::model::{Direction, TensorId};
 
     fn item(first: i128, bits: u32, dims: &[(u64, i64)], indices: Option<&[i64]>) -> WorkItem {
-        let mut item = WorkItem::default();
-        item.dims = dims
-            .iter()
-            .map(|&(extent, stride)| ResolvedDim { extent, stride })
-            .collect();
-        if let Some(ids) = indices {
-            item.indices = ids.to_vec();
-        }
+        let mut item = WorkItem {
+            dims: dims
+                .iter()
+                .map(|&(extent, stride)| ResolvedDim { extent, stride })
+                .collect(),
+            indices: indices.map(<[i64]>::to_vec).unwrap_or_default(),
+            ..WorkItem::default()
+        };
         item.transfers.push(Transfer {
             direction: Direction::Load,
             tensor: TensorId(0),

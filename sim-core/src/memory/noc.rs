@@ -16,7 +16,7 @@ use crate::noc::{Delivery, FlitNetwork, FlitNetworkSpec, PacketKind};
 use crate::stack::Cause;
 
 /// Bytes of a packet without data: a read request, a write's acknowledgement.
-const CONTROL_BYTES: u32 = 8;
+pub(crate) const CONTROL_BYTES: u32 = 8;
 
 /// Everything from the cores' ports on.
 #[derive(Debug)]
@@ -342,10 +342,10 @@ impl Flit {
             let request = self.requests.front().map_or(u64::MAX, |(p, _)| p.pushed);
             let mut reply = (u64::MAX, 0);
             for (channel, queue) in self.replies.iter().enumerate() {
-                if let Some((p, _)) = queue.front() {
-                    if p.pushed < reply.0 {
-                        reply = (p.pushed, channel);
-                    }
+                if let Some((p, _)) = queue.front()
+                    && p.pushed < reply.0
+                {
+                    reply = (p.pushed, channel);
                 }
             }
             if request.min(reply.0) >= until {

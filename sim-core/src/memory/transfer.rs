@@ -675,7 +675,7 @@ fn banked(spec: &DramSpec) -> (Device, [[u64; 2]; 3]) {
             channel.advance(&spec, horizon, &mut out);
         }
         // A request is offered in the tick after it was handed over.
-        1 + out.iter().filter(|d| d.1 == 1).map(|d| d.0 - later).sum::<u64>()
+        1 + out.iter().filter(|d| d.tag == 1).map(|d| d.tick - later).sum::<u64>()
     };
     let latencies = [(0, 0), (other_bank, 0), (0, 1)]
         .map(|(bank, row)| [access(bank, row, false), access(bank, row, true)]);
@@ -712,7 +712,7 @@ fn play(spec: &DramSpec, requests: &[Play]) -> u64 {
         horizon += 64 + requests.len() as u64;
         channel.advance(spec, horizon, &mut out);
     }
-    out.iter().map(|d| d.0).max().unwrap_or(0)
+    out.iter().map(|d| d.tick).max().unwrap_or(0)
 }
 
 struct IdleNoc {
