@@ -31,7 +31,7 @@ fn both(
         (Ok(mut quick), Ok(full)) => {
             let jumped = match quick.exactness {
                 Exactness::ExactWarped { jumped, .. } => jumped,
-                Exactness::ExactFull => 0,
+                Exactness::ExactFull | Exactness::TransferLevel => 0,
             };
             quick.exactness = full.exactness.clone();
             quick.identity = full.identity.clone();
@@ -131,7 +131,7 @@ fn a_million_items_cost_what_ten_thousand_do() {
         let report = simulate(&machine, &trace, &launch, &mut ()).unwrap();
         match report.exactness {
             Exactness::ExactWarped { jumped, .. } => (n - jumped, report.cycles),
-            Exactness::ExactFull => panic!("not jumped"),
+            Exactness::ExactFull | Exactness::TransferLevel => panic!("not jumped"),
         }
     };
     let (small, cycles) = jumped(10_000);
