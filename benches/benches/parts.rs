@@ -1,0 +1,2 @@
+//! Times of the parts.
+fn main() {}

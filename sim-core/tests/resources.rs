@@ -1,0 +1,89 @@
+//! What a run takes from the heap: a bounded amount at its start and as its buffers grow to the most
+//! that is in flight, then nothing; and nothing that grows with the grid or stays behind.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use allocation_counter::{AllocationInfo, measure};
+
+mod launches;
+use launches::{Loaded, load};
+
+/// What one run takes, loading aside.
+fn run(loaded: &Loaded) -> AllocationInfo {
+    measure(|| {
+        loaded.run();
+    })
+}
+
+const BANKED: &str = "systolic_ws_128x128_c1_simple_noc_tpuv3";
+const SIMPLE: &str = "tpuv3_simple_dram";
+
+/// Program, a small grid, a larger one, machine.
+const CASES: &[(&str, &str, &str, &str)] = &[
+    ("large_grid", "1024", "4096", SIMPLE),
+    ("large_grid", "1024", "4096", BANKED),
+    ("large_grid", "1024", "4096", "systolic_ws_128x128_c2_simple_noc_tpuv3"),
+    ("vecadd_sync", "1024", "4096", SIMPLE),
+    ("vecadd_sync", "1024", "4096", BANKED),
+    ("vecadd_async_big", "16", "64", SIMPLE),
+    ("vecadd_async_big", "16", "64", BANKED),
+    ("many_small_loads", "16", "64", SIMPLE),
+    ("many_small_loads", "16", "64", BANKED),
+    ("softmax_rows", "64", "256", BANKED),
+    ("gemm_256", "4x4", "8x8", SIMPLE),
+    ("gemm_256", "4x4", "8x8", BANKED),
+    ("gemm_double_buffered", "1x2", "2x4", BANKED),
+    ("preload_ahead", "4", "16", SIMPLE),
+    ("chain_reduce", "4", "16", SIMPLE),
+];
+
+#[test]
+fn four_times_the_work_items_take_no_more_from_the_heap() {
+    let mut wrong = Vec::new();
+    for &(program, small, large, machine) in CASES {
+        let few = run(&load(program, small, machine));
+        let many = run(&load(program, large, machine));
+        let line = format!(
+            "{program} {small}..{large} {machine}: {} -> {} allocations, peak {} -> {} bytes",
+            few.count_total, many.count_total, few.bytes_max, many.bytes_max
+        );
+        eprintln!("{line}");
+        if many.count_total > few.count_total + 16 || many.bytes_max > few.bytes_max * 11 / 10 {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "the heap grew:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_stays_behind() {
+    for machine in [SIMPLE, BANKED] {
+        let loaded = load("gemm_256", "2x2", machine);
+        loaded.run();
+        let first = run(&loaded);
+        let thousand = measure(|| {
+            for _ in 0..20 {
+                loaded.run();
+            }
+        });
+        assert_eq!(thousand.bytes_current, 0, "{machine}: bytes kept");
+        assert_eq!(thousand.count_current, 0, "{machine}: allocations kept");
+        assert_eq!(
+            thousand.bytes_max, first.bytes_max,
+            "{machine}: later runs take more"
+        );
+        assert_eq!(thousand.count_total, 20 * first.count_total, "{machine}");
+    }
+}
+
+#[test]
+fn golden_launches_stay_under_64_mib() {
+    for (program, grid) in [("gemm_1024_k", "1x1"), ("gemm512_core_serial", "1x1")] {
+        for machine in [SIMPLE, BANKED, "systolic_ws_256x256_c1_simple_noc_tpuv6e"] {
+            let loaded = load(program, grid, machine);
+            let peak = run(&loaded).bytes_max;
+            eprintln!("{program} {machine}: {peak} bytes");
+            assert!(peak < 64 << 20, "{program} {grid} {machine}: {peak} bytes");
+        }
+    }
+}
