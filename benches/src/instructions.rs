@@ -51,11 +51,11 @@ pub const CASES: &[Case] = &[
     case("vecadd_async_big", "4", "16", BANKED),
     case("gemm_double_buffered", "1x1", "1x4", BANKED),
     case("gemm_1024_k", "1x1", "1x4", BANKED),
-    case("gemm_256", "2x2", "4x4", V6E),
+    case("gemm_double_buffered", "1x1", "1x4", V6E),
     case("gemm_1024_k", "1x1", "1x4", BANKED_C2),
-    case("row_conflict", "8", "32", BANKED),
+    case("row_conflict", "2", "8", BANKED),
     case("many_small_loads", "4", "16", BANKED),
-    case("vecadd_sync", "64", "512", BANKED),
+    case("vecadd_sync", "64", "256", BANKED),
     case("large_grid", "64", "512", BANKED),
 ];
 

@@ -67,6 +67,8 @@ pub fn run_apart(program: &Path, grid: &str, machine: &Path) -> Result<Sample, E
 
 /// CPU milliseconds of this process's main thread.
 fn cpu_ms() -> Option<f64> {
+    // The kernel brings the count up to date when the thread leaves the processor.
+    std::thread::sleep(std::time::Duration::from_micros(1));
     let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     let ns: f64 = text.split_whitespace().next()?.parse().ok()?;
     (ns > 0.0).then_some(ns / 1e6)

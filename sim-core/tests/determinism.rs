@@ -15,11 +15,31 @@ const LAUNCHES: &[(&str, &str, &str)] = &[
     ("preload_ahead", "2", "tpuv3_simple_dram_c2"),
     ("zero_cost_tiles", "16", "tpuv3_simple_dram_32ch"),
     ("gemm_256", "2x2", "systolic_ws_128x128_c1_simple_noc_tpuv3"),
-    ("softmax_rows", "64", "systolic_ws_128x128_c1_simple_noc_tpuv3"),
-    ("row_conflict", "8", "systolic_ws_128x128_c1_simple_noc_tpuv3"),
-    ("gemm_1024_k", "1x1", "systolic_ws_128x128_c2_simple_noc_tpuv3"),
-    ("many_small_loads", "4", "systolic_ws_256x256_c1_simple_noc_tpuv6e"),
-    ("large_grid", "512", "systolic_ws_128x128_c2_simple_noc_tpuv3"),
+    (
+        "softmax_rows",
+        "64",
+        "systolic_ws_128x128_c1_simple_noc_tpuv3",
+    ),
+    (
+        "row_conflict",
+        "8",
+        "systolic_ws_128x128_c1_simple_noc_tpuv3",
+    ),
+    (
+        "gemm_1024_k",
+        "1x1",
+        "systolic_ws_128x128_c2_simple_noc_tpuv3",
+    ),
+    (
+        "many_small_loads",
+        "4",
+        "systolic_ws_256x256_c1_simple_noc_tpuv6e",
+    ),
+    (
+        "large_grid",
+        "512",
+        "systolic_ws_128x128_c2_simple_noc_tpuv3",
+    ),
 ];
 
 fn report(&(program, grid, machine): &(&str, &str, &str)) -> String {

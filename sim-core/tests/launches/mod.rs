@@ -6,6 +6,7 @@ use std::path::Path;
 use tilesim_core::machine::Machine;
 use tilesim_core::machine::import::ImportOptions;
 use tilesim_core::{Launch, Report, simulate};
+use tilesim_traces::model::Bounds;
 use tilesim_traces::{LaunchArgs, ValidTrace, json, validate};
 
 /// A launch ready to run.
@@ -31,6 +32,15 @@ fn golden(path: &str) -> String {
 
 /// A golden program on a golden machine, by name.
 pub fn load(program: &str, grid: &str, machine: &str) -> Loaded {
+    load_with(program, grid, machine, Bounds::default())
+}
+
+/// The same with a grid that may lead out of the program's tensors.
+pub fn load_beyond(program: &str, grid: &str, machine: &str) -> Loaded {
+    load_with(program, grid, machine, Bounds::Off)
+}
+
+fn load_with(program: &str, grid: &str, machine: &str, bounds: Bounds) -> Loaded {
     let files = |path: &str| -> Result<String, String> {
         let path = path.trim_start_matches("../configs/");
         Ok(golden(&format!("pytorchsim/configs/{path}")))
@@ -40,7 +50,9 @@ pub fn load(program: &str, grid: &str, machine: &str) -> Loaded {
         .unwrap()
         .machine;
     let text = golden(&format!("togsim/programs/{program}.json"));
-    let trace = validate(json::import(&text, &json::no_files).unwrap().trace).unwrap();
+    let mut trace = json::import(&text, &json::no_files).unwrap().trace;
+    trace.bounds = bounds;
+    let trace = validate(trace).unwrap();
     let args = LaunchArgs {
         grid: grid.split('x').map(|n| n.parse().unwrap()).collect(),
         ..LaunchArgs::default()
