@@ -165,6 +165,8 @@ pub struct CoreStats {
     pub work_items: u64,
     /// Where its cycles went.
     pub stack: CycleStack,
+    /// Runs of each compute tile; empty unless asked for with [`Core::count_tiles`].
+    pub tile_runs: Vec<u64>,
 }
 
 /// One core's state.
@@ -267,6 +269,11 @@ impl Core {
             },
             last_active: 0,
         }
+    }
+
+    /// Count the runs of each of `tiles` compute tiles.
+    pub fn count_tiles(&mut self, tiles: usize) {
+        self.stats.tile_runs = vec![0; tiles];
     }
 
     /// The next step in which this core must act, completions aside; `u64::MAX` for none.
@@ -739,6 +746,9 @@ impl Core {
             }
             NodeKind::Compute { unit, cost } => {
                 self.stats.computes += 1;
+                if let Some(runs) = self.stats.tile_runs.get_mut(cost.tile as usize) {
+                    *runs += 1;
+                }
                 self.issue_compute(
                     resident,
                     op,

@@ -100,7 +100,16 @@ pub fn simulate(
     let bound = Bound::new(trace, &launch.args, &launch.options.limits)?;
     let identity = identity(machine, trace, launch)?;
     let context = context(machine, trace, &launch.options)?;
+    // Whoever states what tiles ask of units is told what became of it.
+    let costs: Vec<u64> = if trace.tiles.iter().all(|t| t.admissions.is_empty()) {
+        Vec::new()
+    } else {
+        context.tiles.iter().map(|t| t.cycles).collect()
+    };
     let mut run = Run::new(machine, &bound, context);
+    for core in &mut run.cores {
+        core.count_tiles(costs.len());
+    }
     let total = if bound.items() == 0 {
         0
     } else {
@@ -120,6 +129,14 @@ pub fn simulate(
     let channels = run.memory.stats().to_vec();
     let out_of_bounds = run.dispatcher.out_of_bounds();
     let cores: Vec<CoreStats> = run.cores.into_iter().map(|c| c.finish(total)).collect();
+    let admitted = cores
+        .iter()
+        .map(|stats| report::admitted(machine, trace, &stats.tile_runs, total))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| SimError::OverCapacity {
+            message: e.message,
+            path: format!("units.{}", e.path),
+        })?;
     Ok(Report {
         cycles: total,
         ns: report::nanoseconds(total, machine.clocks.core_khz),
@@ -128,9 +145,14 @@ pub fn simulate(
         exactness: Exactness::ExactFull,
         cores: cores
             .iter()
+            .zip(admitted)
             .enumerate()
-            .map(|(id, stats)| CoreReport::new(id as u32, stats, total))
+            .map(|(id, (stats, admitted))| CoreReport {
+                admitted,
+                ..CoreReport::new(id as u32, stats, total)
+            })
             .collect(),
+        tiles: report::tiles(trace, &costs, &cores),
         cycle_stack: report::cycle_stack(&cores),
         dram: report::dram(machine, &channels, controllers),
         out_of_bounds_transfers: out_of_bounds,
@@ -207,9 +229,11 @@ fn context(
             .tiles
             .iter()
             .zip(cycles)
-            .map(|(t, cycles)| TileCost {
+            .zip(0..)
+            .map(|((t, cycles), tile)| TileCost {
                 cycles,
                 overlap: t.overlap,
+                tile,
             })
             .collect(),
         buffer_bytes,
