@@ -468,7 +468,13 @@ fn items(trace: &tilesim_traces::ValidTrace, grid: &[u64]) -> Vec<Vec<String>> {
                     let what = match op.kind {
                         OpKind::Dma(at) => {
                             let t = &item.transfers[at as usize];
-                            format!("{t:?} {:?}", &item.dims[t.dims.range()])
+                            let dims = &item.dims[t.dims.range()];
+                            // Where the dims lie in their pool is no part of what the op does.
+                            let t = tilesim_traces::launch::Transfer {
+                                dims: Default::default(),
+                                ..*t
+                            };
+                            format!("{t:?} {dims:?}")
                         }
                         other => format!("{other:?}"),
                     };
