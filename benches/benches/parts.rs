@@ -113,7 +113,9 @@ fn items(c: &mut Criterion) {
             tiles: trace
                 .tiles
                 .iter()
-                .map(|t| TileCost {
+                .enumerate()
+                .map(|(tile, t)| TileCost {
+                    tile: tile as u32,
                     cycles: t.cycles.unwrap_or(0),
                     overlap: t.overlap,
                 })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tilesim_core::{
     Launch, Report,
     memory::ChannelStats,
-    report::{CoreReport, DramReport, Identity, StackEntry, UnitReport},
+    report::{AdmittedUnit, CoreReport, DramReport, Identity, StackEntry, TileReport, UnitReport},
 };
 use tilesim_proto::{ERROR_DOMAIN, v1};
 use tilesim_server::{
@@ -216,6 +216,7 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
                 computes: c.computes,
                 waits: c.waits,
                 requests: c.dram_requests,
+                admitted: c.admitted.into_iter().map(admitted).collect(),
             })
             .collect(),
         cycle_stack: report
@@ -261,7 +262,28 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
         },
         out_of_bounds_transfers: report.out_of_bounds_transfers,
         energy: report.energy.map(counters).transpose()?,
+        tiles: report
+            .tiles
+            .into_iter()
+            .map(|t| TileReport {
+                tile: t.tile,
+                cycles: t.cycles,
+                runs: t.runs,
+            })
+            .collect(),
     })
+}
+
+fn admitted(unit: v1::AdmittedUnit) -> AdmittedUnit {
+    AdmittedUnit {
+        unit: unit.unit,
+        work: unit.work,
+        capacity_per_cycle: unit.capacity_per_cycle,
+        instances: unit.instances,
+        admitted: unit.admitted,
+        active: unit.active_cycles,
+        idle: unit.idle_cycles,
+    }
 }
 
 /// A model's own counts, by the names they are serialised under.

@@ -4,7 +4,7 @@ use tilesim_core::memory::ChannelStats;
 use tilesim_core::{
     Launch, Report, RunOptions,
     machine::{Machine, PRESETS},
-    report::{CoreReport, UnitReport},
+    report::{AdmittedUnit, CoreReport, UnitReport},
 };
 use tilesim_proto::v1;
 use tilesim_traces::{LaunchArgs, model};
@@ -259,6 +259,7 @@ fn report(report: &Report) -> v1::Report {
         computes: c.computes,
         waits: c.waits,
         dram_requests: c.requests,
+        admitted: c.admitted.iter().map(admitted).collect(),
     };
     let channel = |c: &ChannelStats| v1::ChannelReport {
         reads: c.reads,
@@ -296,6 +297,27 @@ fn report(report: &Report) -> v1::Report {
         }),
         out_of_bounds_transfers: report.out_of_bounds_transfers,
         energy: report.energy.as_ref().map(counters),
+        tiles: report
+            .tiles
+            .iter()
+            .map(|t| v1::TileReport {
+                tile: t.tile.clone(),
+                cycles: t.cycles,
+                runs: t.runs,
+            })
+            .collect(),
+    }
+}
+
+fn admitted(unit: &AdmittedUnit) -> v1::AdmittedUnit {
+    v1::AdmittedUnit {
+        unit: unit.unit.clone(),
+        work: unit.work.clone(),
+        capacity_per_cycle: unit.capacity_per_cycle,
+        instances: unit.instances,
+        admitted: unit.admitted,
+        active_cycles: unit.active,
+        idle_cycles: unit.idle,
     }
 }
 

@@ -165,6 +165,8 @@ pub struct CoreStats {
     pub work_items: u64,
     /// Where its cycles went.
     pub stack: CycleStack,
+    /// Runs of each compute tile; empty unless asked for with [`Core::count_tiles`].
+    pub tile_runs: Vec<u64>,
 }
 
 /// The number of a slot or token by order of first mention.
@@ -195,6 +197,9 @@ impl CoreStats {
         add(&mut self.requests, before.requests);
         add(&mut self.work_items, before.work_items);
         self.stack.add_since(times, &before.stack);
+        for (now, before) in self.tile_runs.iter_mut().zip(&before.tile_runs) {
+            add(now, *before);
+        }
     }
 }
 
@@ -301,6 +306,11 @@ impl Core {
             },
             last_active: 0,
         }
+    }
+
+    /// Count the runs of each of `tiles` compute tiles.
+    pub fn count_tiles(&mut self, tiles: usize) {
+        self.stats.tile_runs = vec![0; tiles];
     }
 
     /// The next step in which this core must act, completions aside; `u64::MAX` for none.
@@ -790,6 +800,9 @@ impl Core {
             }
             NodeKind::Compute { unit, cost } => {
                 self.stats.computes += 1;
+                if let Some(runs) = self.stats.tile_runs.get_mut(cost.tile as usize) {
+                    *runs += 1;
+                }
                 self.issue_compute(
                     resident,
                     op,

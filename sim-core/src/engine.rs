@@ -110,7 +110,16 @@ pub fn simulate(
     let bound = Bound::new(trace, &launch.args, &launch.options.limits)?;
     let identity = identity(machine, &bound, &launch.options)?;
     let context = context(machine, trace, &launch.options)?;
+    // Whoever states what tiles ask of units is told what became of it.
+    let costs: Vec<u64> = if trace.tiles.iter().all(|t| t.admissions.is_empty()) {
+        Vec::new()
+    } else {
+        context.tiles.iter().map(|t| t.cycles).collect()
+    };
     let mut run = Run::new(machine, &bound, context, &launch.options);
+    for core in &mut run.cores {
+        core.count_tiles(costs.len());
+    }
     let total = if bound.items() == 0 {
         0
     } else {
@@ -140,6 +149,14 @@ pub fn simulate(
         .into_iter()
         .map(|core| core.finish(total - jump.cycles))
         .collect();
+    let admitted = cores
+        .iter()
+        .map(|stats| report::admitted(machine, trace, &stats.tile_runs, total))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| SimError::OverCapacity {
+            message: e.message,
+            path: format!("units.{}", e.path),
+        })?;
     let dram = report::dram(machine, &channels, controllers, l2);
     notes.extend(crate::energy::uncounted(machine, &dram));
     Ok(Report {
@@ -157,9 +174,14 @@ pub fn simulate(
         },
         cores: cores
             .iter()
+            .zip(admitted)
             .enumerate()
-            .map(|(id, stats)| CoreReport::new(id as u32, stats, total))
+            .map(|(id, (stats, admitted))| CoreReport {
+                admitted,
+                ..CoreReport::new(id as u32, stats, total)
+            })
             .collect(),
+        tiles: report::tiles(trace, &costs, &cores),
         cycle_stack: report::cycle_stack(&cores),
         energy: crate::energy::energy(machine, total, &cores, &dram),
         dram,
@@ -241,9 +263,11 @@ pub(crate) fn context(
             .tiles
             .iter()
             .zip(cycles)
-            .map(|(t, cycles)| TileCost {
+            .zip(0..)
+            .map(|((t, cycles), tile)| TileCost {
                 cycles,
                 overlap: t.overlap,
+                tile,
             })
             .collect(),
         buffer_bytes,

@@ -145,6 +145,14 @@ pub enum SimError {
         /// Where.
         path: String,
     },
+    /// A unit was given more than it can take.
+    #[error("{message}")]
+    OverCapacity {
+        /// What.
+        message: String,
+        /// Where.
+        path: String,
+    },
     /// More requests than the launch allows.
     #[error("the launch needs more than {limit} memory requests")]
     TooManyRequests {
@@ -180,6 +188,7 @@ impl SimError {
             SimError::BufferTooLarge { .. } => "launch.buffer_too_large",
             SimError::CostMismatch { .. } => "launch.cost_mismatch",
             SimError::Split { .. } => "launch.array_split",
+            SimError::OverCapacity { .. } => "launch.unit_over_capacity",
             SimError::TooManyRequests { .. } => "launch.too_many_requests",
             SimError::Deadlock(_) => "run.deadlock",
             SimError::OverBudget { .. } => "run.over_budget",
@@ -198,7 +207,7 @@ impl SimError {
             }
             SimError::BufferTooLarge { name, .. } => format!("buffers.{name}"),
             SimError::CostMismatch { .. } => "header.measured_on".into(),
-            SimError::Split { path, .. } => path.clone(),
+            SimError::Split { path, .. } | SimError::OverCapacity { path, .. } => path.clone(),
             SimError::TooManyRequests { .. } => "options.max_requests".into(),
             SimError::OverBudget { .. } => "options.cycle_budget".into(),
             SimError::Deadlock(_) | SimError::Cancelled { .. } | SimError::Internal(_) => {
@@ -219,6 +228,9 @@ impl SimError {
                 Some("measure the tiles on this machine, or allow the mismatch".into())
             }
             SimError::Split { .. } => Some("fix the unit table, or do not split".into()),
+            SimError::OverCapacity { .. } => Some(
+                "the tiles' cycles and what their table says of units contradict each other".into(),
+            ),
             SimError::TooManyRequests { .. } => {
                 Some("raise the limit, or use a smaller grid".into())
             }

@@ -38,6 +38,8 @@ pub struct TileCost {
     pub cycles: u64,
     /// How much of it may overlap its predecessor on the same unit.
     pub overlap: u64,
+    /// Its row in the trace's table, for counting runs.
+    pub tile: u32,
 }
 
 /// What an op is to the core.

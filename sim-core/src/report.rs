@@ -5,10 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::cores::CoreStats;
 use crate::dram::DramStats;
 use crate::energy::EnergyReport;
-use crate::machine::Machine;
+use crate::machine::{ArraySplit, ComputeIssue, Machine};
 use crate::memory::ChannelStats;
 use crate::memory::l2::L2Stats;
 use crate::stack::Cause;
+use crate::units::{UnitError, UnitUse};
+use tilesim_traces::ValidTrace;
 
 /// Version of the timing model: part of every result's identity, raised whenever a figure moves.
 pub const MODEL_VERSION: &str = "1";
@@ -30,6 +32,9 @@ pub struct Report {
     pub cores: Vec<CoreReport>,
     /// Where every cycle of every core went; per core the cycles sum to the total.
     pub cycle_stack: Vec<StackEntry>,
+    /// What became of each compute tile, if the trace says what tiles ask of named units.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiles: Vec<TileReport>,
     /// DRAM.
     pub dram: DramReport,
     /// Energy, if the machine has costs.
@@ -80,6 +85,40 @@ pub struct CoreReport {
     pub waits: u64,
     /// Requests its DMA sent.
     pub requests: u64,
+    /// What its tiles asked of named units, if the trace says so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub admitted: Vec<AdmittedUnit>,
+}
+
+/// What one core's tiles asked of one named unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdmittedUnit {
+    /// Its name, as in the trace's table.
+    pub unit: String,
+    /// What is counted.
+    pub work: String,
+    /// How much one such unit takes per core cycle.
+    pub capacity_per_cycle: f64,
+    /// How many of it work side by side.
+    pub instances: u32,
+    /// How much it was given.
+    pub admitted: u64,
+    /// Core cycles that takes, rounded half up. With `idle` it sums to `instances` times the total.
+    pub active: u64,
+    /// The others.
+    pub idle: u64,
+}
+
+/// What became of one compute tile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TileReport {
+    /// Its name.
+    pub tile: String,
+    /// Core cycles of one run on this machine (less than the trace says where a matmul is spread
+    /// over several arrays).
+    pub cycles: u64,
+    /// How often it ran, on all cores.
+    pub runs: u64,
 }
 
 /// One unit's part.
@@ -177,8 +216,77 @@ impl CoreReport {
             computes: stats.computes,
             waits: stats.waits,
             requests: stats.requests,
+            admitted: Vec::new(),
         }
     }
+}
+
+/// What one core's tiles asked of named units in `cycles` core cycles.
+///
+/// Every unit stands alone, except that a core has as many array units as systolic arrays where
+/// those can work side by side.
+///
+/// # Errors
+///
+/// A unit was given more than it can take in that time.
+pub fn admitted(
+    machine: &Machine,
+    trace: &ValidTrace,
+    runs: &[u64],
+    cycles: u64,
+) -> Result<Vec<AdmittedUnit>, UnitError> {
+    let mut used = UnitUse::default();
+    for (tile, &runs) in trace.tiles.iter().zip(runs) {
+        used.add(&tile.admissions, runs);
+    }
+    let arrays = machine.cores.systolic_arrays.max(1);
+    let (array_unit, side_by_side) = match &machine.cores.array_split {
+        ArraySplit::RoundRobin { unit } => (unit.as_str(), true),
+        ArraySplit::None => (
+            "Systolic",
+            machine.cores.compute_issue == ComputeIssue::PerUnit,
+        ),
+    };
+    used.totals()
+        .iter()
+        .map(|total| {
+            let instances = if side_by_side && total.unit == array_unit {
+                arrays
+            } else {
+                1
+            };
+            let time = cycles.saturating_mul(u64::from(instances));
+            total.check(time)?;
+            // Checked: it is busy for at most `time`.
+            let active = u64::try_from(total.active_cycles())
+                .unwrap_or(time)
+                .min(time);
+            Ok(AdmittedUnit {
+                unit: total.unit.clone(),
+                work: total.work.clone(),
+                capacity_per_cycle: total.capacity_per_cycle,
+                instances,
+                admitted: u64::try_from(total.admitted).unwrap_or(u64::MAX),
+                active,
+                idle: time - active,
+            })
+        })
+        .collect()
+}
+
+/// What became of each compute tile that costs `costs` core cycles; empty costs: nobody asked.
+pub fn tiles(trace: &ValidTrace, costs: &[u64], cores: &[CoreStats]) -> Vec<TileReport> {
+    trace
+        .tiles
+        .iter()
+        .zip(costs)
+        .enumerate()
+        .map(|(at, (tile, &cycles))| TileReport {
+            tile: tile.name.clone(),
+            cycles,
+            runs: cores.iter().filter_map(|c| c.tile_runs.get(at)).sum(),
+        })
+        .collect()
 }
 
 /// The cycle stack of all cores, causes in display order, zeros left out.

@@ -353,7 +353,12 @@ impl UnitTotal {
         100.0 * (self.admitted as f64 / self.capacity_per_cycle) / cycles as f64
     }
 
-    fn check(&self, cycles: u64) -> Result<(), UnitError> {
+    /// Refuses more work than the unit can take in `cycles` core cycles.
+    ///
+    /// # Errors
+    ///
+    /// [`code::OVER_CAPACITY`].
+    pub fn check(&self, cycles: u64) -> Result<(), UnitError> {
         let fits = Ratio::of(self.admitted, self.capacity_per_cycle)
             .and_then(|busy| Ratio::whole(cycles).less(&busy))
             .is_some_and(|over| !over);

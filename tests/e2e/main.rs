@@ -5,6 +5,7 @@ mod bad_input;
 mod cli;
 mod daemon;
 mod lifecycle;
+mod pytorchsim;
 mod ranking;
 mod running;
 mod schemas;

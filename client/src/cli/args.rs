@@ -7,7 +7,10 @@ use tilesim_core::{Launch, RunOptions};
 use tilesim_server::{catalog::MachineRequest, error::ServiceError};
 use tilesim_traces::LaunchArgs;
 
-use super::files;
+use super::{
+    files::{self, TraceFile},
+    folder,
+};
 use crate::{
     backend::{Backend, Local},
     remote::{Client, ClientOptions},
@@ -97,8 +100,9 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
 /// A launch.
 #[derive(Args, Clone, Debug)]
 pub struct LaunchFlags {
-    /// Work-items along each axis, for example `4,4`.
-    #[arg(long, value_delimiter = ',', required = true, value_name = "N,...")]
+    /// Work-items along each axis, for example `4,4`. For a kernel folder these are the producer's
+    /// shape arguments [default for a folder: those of its trace_shape.txt].
+    #[arg(long, value_delimiter = ',', value_name = "N,...")]
     pub grid: Vec<u64>,
     /// Value of a kernel parameter.
     #[arg(long = "param", value_name = "NAME=INTEGER", value_parser = param)]
@@ -134,19 +138,28 @@ pub struct OptionFlags {
 }
 
 impl LaunchFlags {
-    /// The launch these flags describe.
-    pub fn launch(&self) -> Launch {
-        let args = LaunchArgs {
+    /// The launch of a trace that these flags describe.
+    pub fn launch(&self, trace: &TraceFile) -> Result<Launch, ServiceError> {
+        if self.grid.is_empty() && trace.imported.is_none() {
+            return Err(ServiceError::invalid(
+                "launch.axis_count",
+                "--grid",
+                "the number of work-items along each axis is missing",
+            )
+            .hint("for example --grid 4,4"));
+        }
+        let mut args = LaunchArgs {
             grid: self.grid.clone(),
             params: self.params.iter().cloned().collect::<BTreeMap<_, _>>(),
             extents: self.extents.iter().cloned().collect(),
             placement: self.placement.iter().cloned().collect(),
             allow_overlap: self.allow_overlap,
         };
-        Launch {
+        folder::map_shape(trace, &mut args)?;
+        Ok(Launch {
             args,
             options: self.options.options(),
-        }
+        })
     }
 }
 

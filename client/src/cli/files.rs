@@ -2,12 +2,19 @@
 
 use std::{
     fs,
-    path::{Component, Path},
+    io::Read as _,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use tilesim_core::machine::{self, import::ImportOptions};
 use tilesim_server::{catalog::MachineSource, error::ServiceError, ids::Digest};
-use tilesim_traces::{TraceError, ValidTrace};
+use tilesim_traces::{
+    TraceError, ValidTrace,
+    import::pytorchsim::{Imported, Options},
+};
+
+use super::folder;
 
 /// Bytes of a trace or machine file, at most.
 const FILE_BYTES: u64 = 64 << 20;
@@ -21,6 +28,8 @@ pub struct TraceFile {
     pub digest: Digest,
     /// The trace.
     pub trace: ValidTrace,
+    /// How it was imported, if it was.
+    pub imported: Option<Arc<Imported>>,
 }
 
 /// Reads a file that a user named, unless it is too large.
@@ -32,15 +41,26 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ServiceError> {
             format!("cannot read the file: {e}"),
         )
     };
-    let size = fs::metadata(path).map_err(fail)?.len();
-    if size > FILE_BYTES {
-        return Err(ServiceError::invalid(
+    let too_large = |size: u64| {
+        ServiceError::invalid(
             "client.file_too_large",
             path.display().to_string(),
             format!("{size} bytes are more than the limit of {FILE_BYTES}"),
-        ));
+        )
+    };
+    let size = fs::metadata(path).map_err(fail)?.len();
+    if size > FILE_BYTES {
+        return Err(too_large(size));
     }
-    fs::read(path).map_err(fail)
+    // Devices and pipes have no size, and files may grow while they are read.
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(fail)?;
+    match bytes.len() as u64 {
+        size if size > FILE_BYTES => Err(too_large(size)),
+        _ => Ok(bytes),
+    }
 }
 
 /// Reads a text file that a user named.
@@ -64,13 +84,58 @@ fn neighbour(path: &Path, name: &str) -> Result<String, String> {
     read_text(&folder.join(name)).map_err(|e| e.problem.message)
 }
 
+/// Files that a machine file names, relative to it: in its folder or the one above, where the other
+/// simulator keeps its machine files too (`../configs/...`).
+fn machine_neighbour(path: &Path, name: &str) -> Result<String, String> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let outside =
+        || "it is neither in the folder of the file that names it nor beside it".to_owned();
+    let above = folder
+        .canonicalize()
+        .ok()
+        .and_then(|f| f.parent().map(Path::to_owned))
+        .ok_or_else(outside)?;
+    let mut parts = Path::new(name).components();
+    let up = matches!(
+        Path::new(name).components().next(),
+        Some(Component::ParentDir)
+    );
+    if up {
+        parts.next();
+    }
+    let rest: PathBuf = parts.collect();
+    let inside = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
+    if !rest.components().all(inside) {
+        return Err(outside());
+    }
+    // `../configs/x` also means `x` when the files were taken out of a folder of that name.
+    let mut tries = vec![folder.join(name)];
+    if up && let Ok(inner) = rest.strip_prefix("configs") {
+        tries.push(folder.join(inner));
+    }
+    let found = tries
+        .iter()
+        .find_map(|p| p.canonicalize().ok())
+        .ok_or("not found")?;
+    if !found.starts_with(&above) {
+        return Err(outside());
+    }
+    read_text(&found).map_err(|e| e.problem.message)
+}
+
 /// Reads and validates a trace in any encoding.
 pub fn parse_trace(path: &Path, bytes: &[u8]) -> Result<ValidTrace, TraceError> {
     tilesim_traces::load_bytes_with("", bytes, &|file| neighbour(path, file))
 }
 
-/// Reads and validates a trace.
+/// Reads and validates a trace, or imports a kernel folder.
 pub fn trace(path: &Path) -> Result<TraceFile, ServiceError> {
+    if path.is_dir() {
+        return folder::import(path, &Options::default()).map(|(file, _)| file);
+    }
     let place = |e: TraceError| {
         let mut error = ServiceError::from(e);
         error.problem.path = match error.problem.path.as_str() {
@@ -88,6 +153,7 @@ pub fn trace(path: &Path) -> Result<TraceFile, ServiceError> {
         name,
         digest,
         trace,
+        imported: None,
     })
 }
 
@@ -107,6 +173,11 @@ pub fn machine_source(name: &str) -> Result<MachineSource, ServiceError> {
 
 /// Reads a machine file in our schema, or one that can be imported.
 pub fn machine(path: &Path) -> Result<machine::Loaded, ServiceError> {
+    machine_with(path, ImportOptions::default())
+}
+
+/// Reads a machine file in our schema, or one that can be imported, as `options` say.
+pub fn machine_with(path: &Path, options: ImportOptions) -> Result<machine::Loaded, ServiceError> {
     let text = read_text(path)?;
     let name = path
         .file_stem()
@@ -114,8 +185,8 @@ pub fn machine(path: &Path) -> Result<machine::Loaded, ServiceError> {
     machine::load(
         &name,
         &text,
-        &|file: &str| neighbour(path, file),
-        ImportOptions::default(),
+        &|file: &str| machine_neighbour(path, file),
+        options,
     )
     .map_err(|e| {
         let mut error = ServiceError::from(e);

@@ -13,7 +13,10 @@ use tilesim_server::{
 };
 use tilesim_traces::LaunchArgs;
 
-use super::files::{self, TraceFile};
+use super::{
+    files::{self, TraceFile},
+    folder,
+};
 
 /// A launch as a list gives it.
 #[derive(Clone, Debug, Deserialize)]
@@ -59,15 +62,16 @@ pub struct OptionsEntry {
 }
 
 impl LaunchEntry {
-    /// The launch.
-    pub fn launch(&self) -> Launch {
-        let args = LaunchArgs {
+    /// The launch of a trace.
+    pub fn launch(&self, trace: &TraceFile) -> Result<Launch, ServiceError> {
+        let mut args = LaunchArgs {
             grid: self.grid.clone(),
             params: self.params.clone(),
             extents: self.extents.clone(),
             placement: self.placement.clone(),
             allow_overlap: self.allow_overlap,
         };
+        folder::map_shape(trace, &mut args)?;
         let mut options = RunOptions {
             cycle_budget: self.options.cycle_budget,
             allow_cost_mismatch: self.options.allow_cost_mismatch,
@@ -79,7 +83,7 @@ impl LaunchEntry {
         if let Some(limit) = self.options.max_requests {
             options.max_requests = limit;
         }
-        Launch { args, options }
+        Ok(Launch { args, options })
     }
 }
 

@@ -13,7 +13,7 @@ use tilesim_server::{
 use super::{
     Failure, Outcome,
     args::{MachineArgs, WhereArgs},
-    exit, files, output,
+    exit, files, import_machine, output,
 };
 
 /// Looks at and checks machines.
@@ -23,6 +23,8 @@ pub enum MachineCommand {
     Check(Check),
     /// List the presets, and with --server the stored machines.
     List(List),
+    /// Import another simulator's machine file, with a line per key.
+    Import(import_machine::Import),
     /// Print a machine: derived peaks, and every value.
     Show(Show),
 }
@@ -32,6 +34,7 @@ impl MachineCommand {
         match self {
             MachineCommand::Check(check) => check.run(),
             MachineCommand::List(list) => list.run().await,
+            MachineCommand::Import(import) => import.run(),
             MachineCommand::Show(show) => show.run(),
         }
     }

@@ -1,13 +1,18 @@
 //! The command line: one module per verb.
 
 mod args;
+mod compare;
 mod demo;
 mod files;
+mod folder;
+mod import;
+mod import_machine;
 mod lists;
 mod machine;
 mod output;
 mod progress;
 mod rank;
+mod record;
 mod replay;
 mod serve;
 mod simulate;
@@ -43,6 +48,16 @@ enum Command {
     /// Look at and check machines.
     #[command(subcommand)]
     Machine(machine::MachineCommand),
+    /// Turn what other simulators use into traces.
+    #[command(subcommand)]
+    Import(import::Import),
+    /// Run a producer's shared object on this machine and write what it emits as a trace.
+    Record(record::Record),
+    #[command(name = tilesim_record::CHILD, hide = true)]
+    RecordChild(record::RecordChild),
+    /// Put our figures beside another simulator's.
+    #[command(subcommand)]
+    Compare(compare::Compare),
     /// Simulate one launch.
     Simulate(simulate::Simulate),
     /// Simulate one launch under several machine settings.
@@ -110,6 +125,10 @@ pub fn main() -> ExitCode {
         Command::Trace(trace::Trace::Convert(convert)) => convert.run(),
         Command::Machine(machine) => run_async(machine.run()),
         Command::Trace(trace::Trace::Put(put)) => run_async(put.run()),
+        Command::Import(import) => import.run(),
+        Command::Record(record) => record.run(),
+        Command::RecordChild(child) => child.run(),
+        Command::Compare(compare) => run_async(compare.run()),
         Command::Demo(demo) => run_async(demo.run()),
         Command::Simulate(simulate) => run_async(simulate.run()),
         Command::Sweep(sweep) => run_async(sweep.run()),

@@ -123,6 +123,7 @@ pub fn result(title: &str, result: &RunResult) -> anyhow::Result<()> {
         line(&format!("note: {note}"))?;
     }
     units(report)?;
+    admitted(report)?;
     stack(report)
 }
 
@@ -151,6 +152,40 @@ fn units(report: &Report) -> anyhow::Result<()> {
     }
     align(&mut table, 2);
     line(&table.to_string())
+}
+
+fn admitted(report: &Report) -> anyhow::Result<()> {
+    if report.tiles.is_empty() {
+        return Ok(());
+    }
+    let mut units = table(&[
+        "core",
+        "admitted by",
+        "of",
+        "work",
+        "active cycles",
+        "utilisation",
+    ]);
+    for core in &report.cores {
+        for unit in &core.admitted {
+            units.add_row([
+                core.id.to_string(),
+                unit.unit.clone(),
+                unit.work.clone(),
+                grouped(unit.admitted),
+                grouped(unit.active),
+                percent(unit.active, unit.active + unit.idle),
+            ]);
+        }
+    }
+    align(&mut units, 3);
+    line(&units.to_string())?;
+    let mut tiles = table(&["compute tile", "cycles", "runs"]);
+    for tile in report.tiles.iter().filter(|t| t.runs > 0) {
+        tiles.add_row([tile.tile.clone(), grouped(tile.cycles), grouped(tile.runs)]);
+    }
+    align(&mut tiles, 1);
+    line(&tiles.to_string())
 }
 
 fn stack(report: &Report) -> anyhow::Result<()> {

@@ -252,7 +252,7 @@ fn candidate(
             let weight = entry.weight.unwrap_or(1).max(1);
             Ok(WeightedLaunch {
                 trace: trace.digest,
-                launch: entry.launch(),
+                launch: entry.launch(&trace).map_err(|e| *e.problem)?,
                 weight,
             })
         })

@@ -151,7 +151,8 @@ impl Replay {
             let item = || {
                 let machine = files.machine(&self.list, machine, overrides)?;
                 let trace = files.trace(&self.list, &launch.trace)?;
-                Ok((key.clone(), machine, trace.digest, launch.launch()))
+                let launch = launch.launch(&trace)?;
+                Ok((key.clone(), machine, trace.digest, launch))
             };
             let item = item();
             entries.push((key, item));

@@ -22,7 +22,7 @@ use super::{
 /// Simulates one launch under several machine settings.
 #[derive(Args)]
 pub struct Sweep {
-    /// Trace file, in any encoding.
+    /// Trace file in any encoding, or a PyTorchSim kernel folder.
     trace: PathBuf,
     /// Machine: a preset's name (see `tilesim machine list`) or a file.
     #[arg(long, short, value_name = "MACHINE")]
@@ -87,10 +87,10 @@ impl Sweep {
     ) -> Result<(Vec<Point>, Vec<Result<RunResult, ServiceError>>), ServiceError> {
         let points = combinations(&self.set)?;
         let trace = files::trace(&self.trace)?;
+        let launch = self.launch.launch(&trace)?;
         let source = files::machine_source(&self.machine)?;
         let backend = self.place.backend().await?;
         backend.put_trace(&trace.name, &trace.trace).await?;
-        let launch = self.launch.launch();
         let items = points
             .iter()
             .map(|overrides| {

@@ -1,6 +1,9 @@
 //! `tilesim trace`: look at, convert and store traces.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
@@ -8,7 +11,7 @@ use serde::Serialize;
 use tilesim_server::error::{Problem, ServiceError};
 use tilesim_traces::{Bound, LaunchArgs, Limits, TraceError, ValidTrace};
 
-use super::{Failure, Outcome, args::WhereArgs, exit, files, output};
+use super::{Failure, Outcome, args::WhereArgs, exit, files, folder, output};
 
 /// Looks at, converts and stores traces.
 #[derive(Subcommand)]
@@ -52,6 +55,24 @@ impl Check {
         let mut checked = Vec::new();
         for path in &self.traces {
             let file = path.display().to_string();
+            if path.is_dir() {
+                let (digest, errors) = match files::trace(path) {
+                    Ok(trace) => (Some(trace.digest.to_string()), Vec::new()),
+                    Err(error) => (None, vec![*error.problem]),
+                };
+                match (&digest, errors.first()) {
+                    _ if self.json => {}
+                    (Some(digest), _) => output::line(&format!("{file}: ok, {digest}"))?,
+                    (None, Some(problem)) => output::error(problem, false),
+                    (None, None) => {}
+                }
+                checked.push(CheckedJson {
+                    file,
+                    digest,
+                    errors,
+                });
+                continue;
+            }
             let bytes = files::read(path).map_err(|e| Failure::Service(e, self.json))?;
             match files::parse_trace(path, &bytes) {
                 Ok(trace) => {
@@ -115,11 +136,12 @@ impl Show {
             return Ok(());
         };
         let invalid = |e: TraceError| Failure::Service(e.into(), false);
-        let args = LaunchArgs {
+        let mut args = LaunchArgs {
             grid: self.grid.clone(),
             params: self.params.iter().cloned().collect(),
             ..LaunchArgs::default()
         };
+        folder::map_shape(&file, &mut args).map_err(|e| Failure::Service(e, false))?;
         let bound = Bound::new(&file.trace, &args, &Limits::default()).map_err(invalid)?;
         if pid.len() != usize::from(file.trace.axes) {
             let message = format!(
@@ -176,7 +198,7 @@ pub struct Convert {
 
 /// An encoding that can be written.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Encoding {
+pub enum Encoding {
     /// The readable form.
     Text,
     /// The binary container.
@@ -187,33 +209,40 @@ impl Convert {
     pub fn run(self) -> Outcome {
         let failure = |e| Failure::Service(e, false);
         let file = files::trace(&self.trace).map_err(failure)?;
-        let bytes = self.encode(&file.trace).map_err(failure)?;
+        let bytes = encode(&self.output, self.to, &file.trace).map_err(failure)?;
         fs::write(&self.output, bytes)
             .with_context(|| format!("cannot write {}", self.output.display()))?;
         Ok(())
     }
 }
 
-impl Convert {
-    fn encode(&self, trace: &ValidTrace) -> Result<Vec<u8>, ServiceError> {
-        let extension = self.output.extension().and_then(|e| e.to_str());
-        let encoding = match (self.to, extension) {
-            (Some(encoding), _) => encoding,
-            (None, Some("tile" | "txt")) => Encoding::Text,
-            (None, Some("tilec" | "bin")) => Encoding::Binary,
-            _ => {
-                return Err(ServiceError::invalid(
-                    "client.bad_extension",
-                    self.output.display().to_string(),
-                    "the extension names no encoding that can be written",
-                )
-                .hint("use .tile for text, .tilec for the binary container, or --to"));
-            }
-        };
-        match encoding {
-            Encoding::Text => Ok(tilesim_traces::to_text(trace).into_bytes()),
-            Encoding::Binary => Ok(tilesim_traces::to_container(trace)?),
-        }
+/// A trace in the encoding asked for, or the one that the extension of `path` names.
+pub fn encode(
+    path: &Path,
+    to: Option<Encoding>,
+    trace: &ValidTrace,
+) -> Result<Vec<u8>, ServiceError> {
+    let encoding = match to {
+        Some(encoding) => encoding,
+        None => check_extension(path)?,
+    };
+    match encoding {
+        Encoding::Text => Ok(tilesim_traces::to_text(trace).into_bytes()),
+        Encoding::Binary => Ok(tilesim_traces::to_container(trace)?),
+    }
+}
+
+/// The encoding that an extension names.
+pub fn check_extension(path: &Path) -> Result<Encoding, ServiceError> {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("tile" | "txt") => Ok(Encoding::Text),
+        Some("tilec" | "bin") => Ok(Encoding::Binary),
+        _ => Err(ServiceError::invalid(
+            "client.bad_extension",
+            path.display().to_string(),
+            "the extension names no encoding that can be written",
+        )
+        .hint("use .tile for text, .tilec for the binary container")),
     }
 }
 

@@ -138,11 +138,14 @@ pub fn parse_togsim_log(text: &str) -> Result<ReferenceFigures, TraceError> {
             continue;
         };
         let int = |key: &str| after(what, key).and_then(|w| w.parse::<u64>().ok());
+        // The lines printed every few thousand cycles spell some of these in another way; those of
+        // the end of the run come last and count.
         let unit = |active: &str, idle: &str| -> Result<UnitFigures, TraceError> {
+            let either = |last: &str, periodic: &str| int(last).or_else(|| int(periodic));
             Ok(UnitFigures {
-                active: int(active).ok_or_else(|| bad("active cycles"))?,
-                idle: int(idle).ok_or_else(|| bad("idle cycles"))?,
-                utilisation: after(what, "utilization(%):").and_then(|w| w.parse().ok()),
+                active: either(active, "active_cycles:").ok_or_else(|| bad("active cycles"))?,
+                idle: either(idle, "idle_cycles:").ok_or_else(|| bad("idle cycles"))?,
+                utilisation: after(what, "tilization(%):").and_then(|w| w.parse().ok()),
             })
         };
         if let Some(rest) = what.strip_prefix("Systolic array [") {
@@ -256,6 +259,14 @@ mod tests {
             (c.loads, c.stores, c.computes, c.waits),
             (Some(8), Some(1), Some(21), Some(8))
         );
+    }
+
+    #[test]
+    fn figures_of_the_end_replace_those_of_intervals() {
+        let interval = "[info] Core [0] : Vector unit Utilization(%): 3.40, active_cycles: 340, idle_cycles: 9673\n";
+        let f = parse_togsim_log(&format!("{interval}{LOG}")).unwrap();
+        assert_eq!(f.cores[0].vector.unwrap().idle, 0);
+        assert_eq!(f.cores[0].vector.unwrap().utilisation, Some(3.47));
     }
 
     #[test]
