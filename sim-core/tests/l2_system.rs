@@ -35,17 +35,19 @@ fn machines() -> Vec<Machine> {
 }
 
 fn transfer(row: u64, rows: u64, stride: i64, start: u64, write: bool) -> WorkItem {
-    let mut item = WorkItem::default();
-    item.dims = vec![
-        ResolvedDim {
-            extent: rows,
-            stride,
-        },
-        ResolvedDim {
-            extent: row,
-            stride: 1,
-        },
-    ];
+    let mut item = WorkItem {
+        dims: vec![
+            ResolvedDim {
+                extent: rows,
+                stride,
+            },
+            ResolvedDim {
+                extent: row,
+                stride: 1,
+            },
+        ],
+        ..WorkItem::default()
+    };
     item.transfers.push(Transfer {
         direction: if write {
             Direction::Store
