@@ -254,6 +254,11 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
                 .into_iter()
                 .map(counters)
                 .collect::<Result<_, ServiceError>>()?,
+            l2: dram
+                .l2
+                .into_iter()
+                .map(counters)
+                .collect::<Result<_, ServiceError>>()?,
         },
         out_of_bounds_transfers: report.out_of_bounds_transfers,
         tiles: report
@@ -265,6 +270,7 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
                 runs: t.runs,
             })
             .collect(),
+        energy: report.energy.map(counters).transpose()?,
     })
 }
 

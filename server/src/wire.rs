@@ -293,6 +293,7 @@ fn report(report: &Report) -> v1::Report {
             bytes_written: report.dram.bytes_written,
             channels: report.dram.channels.iter().map(channel).collect(),
             controllers: report.dram.controllers.iter().map(counters).collect(),
+            l2: report.dram.l2.iter().map(counters).collect(),
         }),
         out_of_bounds_transfers: report.out_of_bounds_transfers,
         tiles: report
@@ -304,6 +305,7 @@ fn report(report: &Report) -> v1::Report {
                 runs: t.runs,
             })
             .collect(),
+        energy: report.energy.as_ref().map(counters),
     }
 }
 

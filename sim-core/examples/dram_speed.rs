@@ -1,6 +1,7 @@
 //! Requests per second of the banked DRAM model, per device and pattern, on one core.
 //!
 //! `cargo run --release -p tilesim-core --example dram_speed -- [requests] [device substring] [pattern]`
+#![allow(clippy::panic, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 use std::time::Instant;

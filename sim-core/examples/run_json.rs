@@ -1,4 +1,5 @@
 //! Development aid: run a JSON work-item on a machine file.
+#![allow(clippy::expect_used, clippy::panic, missing_docs)]
 #![allow(clippy::unwrap_used)]
 use tilesim_core::machine::{import::ImportOptions, load};
 use tilesim_core::{Launch, simulate};

@@ -42,6 +42,11 @@ impl Conversion {
         }
     }
 
+    /// Where in a target period source step `step` lies: equal phases, equal futures.
+    pub fn phase(self, step: u64) -> u64 {
+        (u128::from(step) * u128::from(self.num) % u128::from(self.den)) as u64
+    }
+
     /// First target step whose time is strictly after source step `step`.
     #[inline]
     pub fn after(self, step: u64) -> u64 {
@@ -83,6 +88,8 @@ pub struct Timeline {
     pub core_to_dram: Conversion,
     /// DRAM steps to NoC steps.
     pub dram_to_noc: Conversion,
+    /// DRAM steps to core steps.
+    pub dram_to_core: Conversion,
 }
 
 impl Timeline {
@@ -104,6 +111,7 @@ impl Timeline {
             noc_to_core: between(clocks.noc_khz, clocks.core_khz),
             core_to_dram: between(clocks.core_khz, clocks.dram_khz),
             dram_to_noc: between(clocks.dram_khz, clocks.noc_khz),
+            dram_to_core: between(clocks.dram_khz, clocks.core_khz),
         }
     }
 }

@@ -19,7 +19,7 @@ use tilesim_traces::model::Unit;
 use crate::error::{ItemError, ItemErrorKind};
 use crate::graph::{Graph, Node, NodeKind};
 use crate::machine::{ComputeIssue, CoreSpec};
-use crate::memory::{Completion, Memory};
+use crate::memory::{Completion, Memory, Origin};
 use crate::stack::{Cause, CycleStack};
 
 const NONE: u32 = u32::MAX;
@@ -169,6 +169,40 @@ pub struct CoreStats {
     pub tile_runs: Vec<u64>,
 }
 
+/// The number of a slot or token by order of first mention.
+fn mention(seen: &mut Vec<u32>, x: u32) -> u64 {
+    if x == NONE {
+        return u64::MAX;
+    }
+    let at = seen.iter().position(|&s| s == x).unwrap_or_else(|| {
+        seen.push(x);
+        seen.len() - 1
+    });
+    at as u64
+}
+
+impl CoreStats {
+    /// Add `times` times the difference to `before`.
+    fn add_since(&mut self, times: u64, before: &CoreStats) {
+        let add = |now: &mut u64, before: u64| *now += times * (*now - before);
+        for (unit, was) in self.units.iter_mut().zip(&before.units) {
+            add(&mut unit.active, was.active);
+            add(&mut unit.ops, was.ops);
+        }
+        add(&mut self.dma_active, before.dma_active);
+        add(&mut self.loads, before.loads);
+        add(&mut self.stores, before.stores);
+        add(&mut self.computes, before.computes);
+        add(&mut self.waits, before.waits);
+        add(&mut self.requests, before.requests);
+        add(&mut self.work_items, before.work_items);
+        for (runs, was) in self.tile_runs.iter_mut().zip(&before.tile_runs) {
+            add(runs, *was);
+        }
+        self.stack.add_since(times, &before.stack);
+    }
+}
+
 /// One core's state.
 #[derive(Debug)]
 pub struct Core {
@@ -284,6 +318,13 @@ impl Core {
     /// Resident work-items.
     pub fn residents(&self) -> usize {
         self.order.len()
+    }
+
+    /// Their graphs, oldest first.
+    pub fn resident_graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.order
+            .iter()
+            .map(|&r| &*self.residents[r as usize].work.graph)
     }
 
     /// The last step in which it retired a work-item or saw a completion.
@@ -563,6 +604,10 @@ impl Core {
                 item,
                 &item.transfers[transfer as usize],
                 token,
+                Origin {
+                    item: r.work.index,
+                    op,
+                },
             )
             .map_err(|_| ItemError {
                 op,
@@ -667,10 +712,8 @@ impl Core {
             (Gate::Slot, unit_free && slot_free),
             (Gate::SlotOnly, slot_free),
         ] {
-            if open {
-                if let Some(&op) = r.ready[list as usize].front() {
-                    consider(list, 0, op, r.joined[op as usize]);
-                }
+            if open && let Some(&op) = r.ready[list as usize].front() {
+                consider(list, 0, op, r.joined[op as usize]);
             }
         }
         if !r.ready[Gate::LoadRoom as usize].is_empty() {
@@ -915,10 +958,10 @@ impl Core {
         r.unfinished -= 1;
         let node = &graph.nodes[op as usize];
         self.release(resident, &graph.edges[node.on_done.range()], &graph);
-        if let Some(cause) = memory_cause {
-            if self.waiting == (Waiting::Memory { resident, op }) {
-                self.flush_memory(cause);
-            }
+        if let Some(cause) = memory_cause
+            && self.waiting == (Waiting::Memory { resident, op })
+        {
+            self.flush_memory(cause);
         }
     }
 
@@ -1059,6 +1102,130 @@ impl Core {
             _ => Cause::Dependency,
         };
         Waiting::Known(cause)
+    }
+
+    /// What it counted so far.
+    pub fn stats(&self) -> &CoreStats {
+        &self.stats
+    }
+
+    /// Add `times` times what happened since `before` to the counts.
+    pub fn jump(&mut self, times: u64, before: &CoreStats) {
+        self.stats.add_since(times, before);
+    }
+
+    /// Append the state to `out`, times relative to step `now` (before which everything is done),
+    /// work-items to `base`. Counts are no part of it.
+    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+        let place = |resident: u32| -> u64 {
+            let at = self.order.iter().position(|&r| r == resident);
+            at.map_or(u64::from(NONE), |at| at as u64)
+        };
+        let ahead = |t: u64| t.saturating_sub(now);
+        let op_of = |resident: u32, op: u32| place(resident) << 32 | u64::from(op);
+        // Slots and tokens go by their first mention, whatever number they have.
+        let mut slots: Vec<u32> = Vec::new();
+        let mut tokens: Vec<u32> = Vec::new();
+        out.push(self.order.len() as u64);
+        for &id in &self.order {
+            let r = &self.residents[id as usize];
+            out.push(r.work.index.wrapping_sub(base));
+            out.push(u64::from(r.unfinished) << 32 | u64::from(r.oldest));
+            for (op, node) in r.work.graph.nodes.iter().enumerate() {
+                let state = r.state[op];
+                let joined = match state {
+                    OpState::Ready => r.next_join - r.joined[op],
+                    _ => 0,
+                };
+                out.push(u64::from(r.deps[op]) << 32 | u64::from(joined));
+                out.push(state as u64);
+                let weight = r.weight[op];
+                out.push(match node.kind {
+                    NodeKind::Compute {
+                        unit: Unit::Preload,
+                        ..
+                    } => match state {
+                        // Its token may have gone to another preload by now, unless matmuls of
+                        // this work-item still hold it; those name it through `holds`.
+                        OpState::Waiting | OpState::Ready => u64::MAX,
+                        _ => mention(&mut tokens, weight),
+                    },
+                    _ => u64::from(weight),
+                });
+            }
+            for list in &r.ready {
+                out.push(list.len() as u64);
+                out.extend(list.iter().map(|&op| u64::from(op)));
+            }
+            out.push(r.load_from as u64);
+            out.push(r.load_need);
+            out.extend(r.batch_left.iter().map(|&x| u64::from(x)));
+            out.extend(r.batch_wait.iter().map(|&x| u64::from(x)));
+            for &slot in &r.slots {
+                out.push(mention(&mut slots, slot));
+            }
+        }
+        for unit in &self.units {
+            out.push(unit.len() as u64);
+            for f in unit {
+                out.push(ahead(f.finish));
+                out.push(op_of(f.resident, f.op));
+            }
+        }
+        out.push(ahead(self.busy_until));
+        out.push(u64::from(self.array_pointer));
+        out.extend(self.slots_used.iter().map(|&x| u64::from(x)));
+        let mut holds: Vec<(u64, u64, u32)> = self.holds.iter().map(|h| h.0).collect();
+        holds.sort_unstable();
+        out.push(holds.len() as u64);
+        for (at, _, token) in holds {
+            out.push(at.wrapping_sub(now));
+            out.push(mention(&mut tokens, token));
+        }
+        for &token in &tokens {
+            let t = self.tokens[token as usize];
+            out.push(u64::from(t.array) << 32 | u64::from(t.users));
+        }
+        out.push(self.spad_used);
+        out.push(u64::from(self.made_room));
+        out.push(self.carried.len() as u64);
+        for &(opener, buffer, slot) in &self.carried {
+            out.push(opener.wrapping_sub(base));
+            out.push(u64::from(buffer));
+            out.push(mention(&mut slots, slot));
+        }
+        for &slot in &slots {
+            out.push(self.allocs[slot as usize]);
+            out.push(u64::from(self.holders[slot as usize]));
+        }
+        for list in [&self.loads, &self.stores] {
+            out.push(list.len() as u64);
+            out.extend(list.iter().map(|&(resident, op)| op_of(resident, op)));
+        }
+        match self.current {
+            None => out.push(u64::MAX),
+            Some(c) => {
+                out.push(op_of(c.resident, c.op));
+                out.push(ahead(c.drop_step));
+                out.push(c.lines);
+            }
+        }
+        out.push(self.empty.len() as u64);
+        for &(at, resident, op) in &self.empty {
+            out.push(ahead(at));
+            out.push(op_of(resident, op));
+        }
+        out.push(match self.next {
+            u64::MAX => u64::MAX,
+            next => next.wrapping_sub(now),
+        });
+        out.push(now - self.accounted.min(now));
+        out.extend(self.computing.iter().map(|&t| ahead(t)));
+        match self.waiting {
+            Waiting::Known(cause) => out.push(cause as u64),
+            Waiting::Memory { resident, op } => out.push(1 << 63 | op_of(resident, op)),
+        }
+        out.push(self.pending_memory);
     }
 
     /// Describe what is blocked, oldest first, up to `limit` ops.

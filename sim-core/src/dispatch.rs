@@ -17,6 +17,7 @@ use tilesim_traces::Bound;
 use tilesim_traces::launch::WorkItem;
 
 use crate::cores::{Core, Prepared};
+use crate::engine::RunOptions;
 use crate::error::SimError;
 use crate::graph::{BufferUse, Graph, GraphBuilder, GraphContext, Summary};
 use crate::machine::{DispatchPolicy, Machine, Residency};
@@ -34,7 +35,10 @@ pub struct Dispatcher<'a> {
     context: GraphContext,
     builder: GraphBuilder,
     policy: DispatchPolicy,
+    residency: Residency,
     residents_max: usize,
+    registers_per_item: u64,
+    threads_per_item: u64,
     spad: u64,
     /// Cores of the partition.
     cores: Vec<u32>,
@@ -44,6 +48,8 @@ pub struct Dispatcher<'a> {
     next: Vec<u64>,
     first_core: usize,
     items: u64,
+    /// Work-items jumped over: item k stands for item k + `skipped` of the launch.
+    skipped: u64,
     delivered: u64,
     out_of_bounds: u64,
     look: u64,
@@ -60,7 +66,12 @@ pub struct Dispatcher<'a> {
 
 impl<'a> Dispatcher<'a> {
     /// For all items of a bound launch.
-    pub fn new(machine: &Machine, bound: &'a Bound, context: GraphContext) -> Dispatcher<'a> {
+    pub fn new(
+        machine: &Machine,
+        bound: &'a Bound,
+        context: GraphContext,
+        options: &RunOptions,
+    ) -> Dispatcher<'a> {
         let partition = machine.cores.partition.first().copied().unwrap_or(0);
         let cores: Vec<u32> = (0..machine.cores.count)
             .filter(|&c| {
@@ -88,13 +99,17 @@ impl<'a> Dispatcher<'a> {
             context,
             builder: GraphBuilder::default(),
             policy,
+            residency: machine.cores.residency.clone(),
             residents_max: max,
+            registers_per_item: options.registers_per_item,
+            threads_per_item: options.threads_per_item,
             spad: machine.cores.scratchpad_bytes,
             next: (0..cores.len() as u64).collect(),
             slots: (0..slots).map(|_| None).collect(),
             cores,
             first_core: 0,
             items: bound.items(),
+            skipped: 0,
             delivered: 0,
             out_of_bounds: 0,
             look: 0,
@@ -124,6 +139,58 @@ impl<'a> Dispatcher<'a> {
     /// Work-items not delivered yet.
     pub fn waiting(&self) -> u64 {
         self.items - self.delivered
+    }
+
+    /// Work-items delivered so far, jumped ones left out.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Work-items that have not been expanded.
+    pub fn waiting_to_expand(&self) -> u64 {
+        let furthest = self.next.iter().copied().max().unwrap_or(0);
+        self.items.saturating_sub(furthest)
+    }
+
+    /// The work-item before which all have been handed to a slot.
+    pub fn base(&self) -> u64 {
+        match self.policy {
+            DispatchPolicy::RoundRobin => self.next.iter().copied().min().unwrap_or(0),
+            DispatchPolicy::Dynamic => self.next[0],
+        }
+    }
+
+    /// Leave out `items` work-items of those not yet expanded. Only right where they would only
+    /// have repeated what was done: see [`crate::warp`].
+    pub fn skip(&mut self, items: u64) {
+        self.skipped += items;
+        self.items -= items;
+        self.summaries
+            .iter_mut()
+            .for_each(|(known, _)| *known = None);
+    }
+
+    /// Append the state to `out`, steps relative to `now`, work-items to `base`.
+    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+        let count = match self.policy {
+            DispatchPolicy::RoundRobin => self.next.len(),
+            DispatchPolicy::Dynamic => 1,
+        };
+        out.extend(self.next[..count].iter().map(|n| n.wrapping_sub(base)));
+        for slot in &self.slots {
+            // An item that shares no version is like any other with its graph, wherever it stands;
+            // one may be overtaken for long.
+            out.push(match slot {
+                None => u64::MAX,
+                Some(work) if work.graph.carries_nothing() => self.variant(work.index) as u64,
+                Some(work) => 4 + (work.index.wrapping_sub(base) & 0xffff_ffff),
+            });
+        }
+        out.push(self.first_core as u64);
+        out.push(match self.look {
+            u64::MAX => u64::MAX,
+            look => look.wrapping_sub(now),
+        });
     }
 
     /// Transfers outside their tensor so far.
@@ -167,7 +234,7 @@ impl<'a> Dispatcher<'a> {
                         }
                     }
                     Some(work) => {
-                        if self.has_room(&cores[core], work.graph.footprint) {
+                        if self.has_room(&cores[core], &work.graph) {
                             if let Some(work) = self.slots[at].take() {
                                 cores[core].deliver(step, work);
                                 self.delivered += 1;
@@ -194,12 +261,12 @@ impl<'a> Dispatcher<'a> {
         let Some(work) = &self.slots[0] else {
             return Ok(false);
         };
-        let footprint = work.graph.footprint;
+        let graph = Rc::clone(&work.graph);
         let n = self.cores.len();
         for k in 0..n {
             let at = (self.first_core + k) % n;
             let core = self.cores[at] as usize;
-            if self.has_room(&cores[core], footprint) {
+            if self.has_room(&cores[core], &graph) {
                 if let Some(work) = self.slots[0].take() {
                     cores[core].deliver(step, work);
                     self.delivered += 1;
@@ -211,24 +278,73 @@ impl<'a> Dispatcher<'a> {
         Ok(false)
     }
 
-    fn has_room(&self, core: &Core, footprint: u64) -> bool {
-        let max = self.residents_max as u64;
-        let alone = self.spad > 0 && footprint > self.spad / max;
-        core.residents() < if alone { 1 } else { self.residents_max }
+    /// Whether a core may take one more work-item.
+    fn has_room(&self, core: &Core, arriving: &Graph) -> bool {
+        let residents = core.residents();
+        if residents >= self.residents_max {
+            return false;
+        }
+        if residents == 0 || self.spad == 0 {
+            return self.fits_resources(residents);
+        }
+        match self.residency {
+            Residency::Shared { .. } => arriving.footprint <= self.spad / self.residents_max as u64,
+            // No op of any resident will ever wait for room.
+            Residency::Safe { .. } => {
+                let all = core
+                    .resident_graphs()
+                    .fold(arriving.all_bytes, |sum, graph| {
+                        sum.saturating_add(graph.all_bytes)
+                    });
+                all <= self.spad
+            }
+            Residency::Resources { .. } => {
+                let all = core
+                    .resident_graphs()
+                    .fold(arriving.footprint, |sum, graph| {
+                        sum.saturating_add(graph.footprint)
+                    });
+                all <= self.spad && self.fits_resources(residents)
+            }
+        }
+    }
+
+    /// Whether registers and threads allow one more.
+    fn fits_resources(&self, residents: usize) -> bool {
+        let Residency::Resources {
+            registers, threads, ..
+        } = self.residency
+        else {
+            return true;
+        };
+        let n = residents as u64 + 1;
+        residents == 0
+            || [
+                (registers, self.registers_per_item),
+                (threads, self.threads_per_item),
+            ]
+            .iter()
+            .all(|&(all, each)| all == 0 || each.saturating_mul(n) <= all)
+    }
+
+    /// Which graph of a uniform launch an item has.
+    fn variant(&self, index: u64) -> usize {
+        usize::from(index > 0) + 2 * usize::from(index + 1 < self.items)
     }
 
     fn prepare(&mut self, index: u64) -> Result<Prepared, SimError> {
         let mut work = self.pool.pop().unwrap_or_default();
         work.index = index;
-        self.bound.expand(self.bound.pid(index), &mut work.item)?;
+        let pid = self.bound.pid(index + self.skipped);
+        self.bound.expand(pid, &mut work.item)?;
         self.out_of_bounds += work.item.out_of_bounds;
         let (first, last) = (index == 0, index + 1 == self.items);
-        let variant = usize::from(!first) + 2 * usize::from(!last);
-        if self.uniform {
-            if let Some(graph) = &self.shared[variant] {
-                work.graph = Rc::clone(graph);
-                return Ok(work);
-            }
+        let variant = self.variant(index);
+        if self.uniform
+            && let Some(graph) = &self.shared[variant]
+        {
+            work.graph = Rc::clone(graph);
+            return Ok(work);
         }
         let mut before = std::mem::take(&mut self.before);
         let mut after = std::mem::take(&mut self.after);
@@ -331,8 +447,8 @@ impl<'a> Dispatcher<'a> {
     fn summary(&mut self, index: u64) -> Result<&Summary, SimError> {
         let at = (index % REMEMBERED) as usize;
         if self.summaries[at].0 != Some(index) {
-            self.bound
-                .expand(self.bound.pid(index), &mut self.scratch)?;
+            let pid = self.bound.pid(index + self.skipped);
+            self.bound.expand(pid, &mut self.scratch)?;
             let (known, summary) = &mut self.summaries[at];
             self.builder.summary(&self.context, &self.scratch, summary);
             *known = Some(index);

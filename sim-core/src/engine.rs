@@ -14,9 +14,10 @@ use crate::cores::{Core, CoreStats};
 use crate::dispatch::Dispatcher;
 use crate::error::{Deadlock, SimError};
 use crate::graph::{GraphContext, TileCost};
-use crate::machine::{ArraySplit, Machine};
+use crate::machine::{ArraySplit, Machine, MemoryModel};
 use crate::memory::Memory;
 use crate::report::{self, CoreReport, Exactness, Identity, MODEL_VERSION, Report};
+use crate::warp::{Jump, Situation, Warp};
 
 /// Rows one transfer may have (after contiguous rows are joined).
 const MAX_ROWS: u64 = 1 << 24;
@@ -47,6 +48,12 @@ pub struct RunOptions {
     pub max_requests: u64,
     /// Run although tile costs were measured on another machine.
     pub allow_cost_mismatch: bool,
+    /// Registers one work-item takes, for machines whose residency counts them.
+    pub registers_per_item: u64,
+    /// Threads one work-item takes, likewise.
+    pub threads_per_item: u64,
+    /// Simulate every work-item even where the run provably repeats itself.
+    pub full: bool,
 }
 
 impl Default for RunOptions {
@@ -56,6 +63,9 @@ impl Default for RunOptions {
             limits: Limits::default(),
             max_requests: 1 << 40,
             allow_cost_mismatch: false,
+            registers_per_item: 0,
+            threads_per_item: 0,
+            full: false,
         }
     }
 }
@@ -98,7 +108,7 @@ pub fn simulate(
     watch: &mut impl Watch,
 ) -> Result<Report, SimError> {
     let bound = Bound::new(trace, &launch.args, &launch.options.limits)?;
-    let identity = identity(machine, trace, launch)?;
+    let identity = identity(machine, &bound, &launch.options)?;
     let context = context(machine, trace, &launch.options)?;
     // Whoever states what tiles ask of units is told what became of it.
     let costs: Vec<u64> = if trace.tiles.iter().all(|t| t.admissions.is_empty()) {
@@ -106,14 +116,14 @@ pub fn simulate(
     } else {
         context.tiles.iter().map(|t| t.cycles).collect()
     };
-    let mut run = Run::new(machine, &bound, context);
+    let mut run = Run::new(machine, &bound, context, &launch.options);
     for core in &mut run.cores {
         core.count_tiles(costs.len());
     }
     let total = if bound.items() == 0 {
         0
     } else {
-        run.to_the_end(&launch.options, watch)?
+        run.run_out(&launch.options, watch)?
     };
     let mut notes = Vec::new();
     if bound.items() == 0 {
@@ -125,10 +135,22 @@ pub fn simulate(
             run.dispatcher.out_of_bounds()
         ));
     }
+    let transfers = machine.memory == MemoryModel::Transfer;
+    if transfers {
+        notes.push(crate::memory::transfer_note());
+    }
+    let jump = run.jump;
     let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();
+    let l2 = run.memory.l2_stats();
     let out_of_bounds = run.dispatcher.out_of_bounds();
-    let cores: Vec<CoreStats> = run.cores.into_iter().map(|c| c.finish(total)).collect();
+    let cores: Vec<CoreStats> = run
+        .cores
+        .into_iter()
+        .map(|core| core.finish(total - jump.cycles))
+        .collect();
+    let dram = report::dram(machine, &channels, controllers, l2);
+    notes.extend(crate::energy::uncounted(machine, &dram));
     let admitted = cores
         .iter()
         .map(|stats| report::admitted(machine, trace, &stats.tile_runs, total))
@@ -142,7 +164,14 @@ pub fn simulate(
         ns: report::nanoseconds(total, machine.clocks.core_khz),
         work_items: bound.items(),
         dram_requests: channels.iter().map(|c| c.reads + c.writes).sum(),
-        exactness: Exactness::ExactFull,
+        exactness: match jump.period {
+            _ if transfers => Exactness::TransferLevel,
+            0 => Exactness::ExactFull,
+            period => Exactness::ExactWarped {
+                period,
+                jumped: jump.items,
+            },
+        },
         cores: cores
             .iter()
             .zip(admitted)
@@ -154,38 +183,43 @@ pub fn simulate(
             .collect(),
         tiles: report::tiles(trace, &costs, &cores),
         cycle_stack: report::cycle_stack(&cores),
-        dram: report::dram(machine, &channels, controllers),
+        energy: crate::energy::energy(machine, total, &cores, &dram),
+        dram,
         out_of_bounds_transfers: out_of_bounds,
         notes,
         identity,
     })
 }
 
-/// The identity of a launch's result.
+/// The identity of a launch's result: what decides it, as resolved. Limits and budgets do not: they
+/// only decide whether there is a result.
 ///
 /// # Errors
 ///
 /// The machine has no canonical form (machines that passed validation do).
 pub fn identity(
     machine: &Machine,
-    trace: &ValidTrace,
-    launch: &Launch,
+    bound: &Bound,
+    options: &RunOptions,
 ) -> Result<Identity, SimError> {
-    let launch = serde_json::to_vec(launch)
-        .map_err(|_| SimError::Internal("a launch that cannot be written as JSON"))?;
+    let mut launch = blake3::Hasher::new();
+    launch.update(bound.digest().to_string().as_bytes());
+    launch.update(&options.registers_per_item.to_le_bytes());
+    launch.update(&options.threads_per_item.to_le_bytes());
+    launch.update(&[u8::from(options.full)]);
     Ok(Identity {
-        trace: trace.digest().to_string(),
+        trace: bound.trace().digest().to_string(),
         machine: machine
             .digest()
             .map_err(|_| SimError::Internal("a machine without a canonical form"))?
             .to_string(),
-        launch: blake3::hash(&launch).to_hex().to_string(),
+        launch: launch.finalize().to_hex().to_string(),
         model_version: MODEL_VERSION.to_string(),
     })
 }
 
 /// What the graph builder needs, and the checks of a trace against a machine.
-fn context(
+pub(crate) fn context(
     machine: &Machine,
     trace: &ValidTrace,
     options: &RunOptions,
@@ -271,13 +305,13 @@ fn check_costs(machine: &Machine, trace: &ValidTrace) -> Result<(), SimError> {
         ("array rows", on.array_rows, c.array_rows),
         ("array columns", on.array_cols, c.array_cols),
     ] {
-        if let Some(measured) = measured {
-            if measured != here {
-                return Err(SimError::CostMismatch {
-                    measured: format!("{measured} {what}"),
-                    here: here.to_string(),
-                });
-            }
+        if let Some(measured) = measured
+            && measured != here
+        {
+            return Err(SimError::CostMismatch {
+                measured: format!("{measured} {what}"),
+                here: here.to_string(),
+            });
         }
     }
     Ok(())
@@ -290,28 +324,38 @@ struct Run<'a> {
     dispatcher: Dispatcher<'a>,
     items: u64,
     items_done: u64,
+    warp: Option<Warp>,
+    jump: Jump,
 }
 
 impl<'a> Run<'a> {
-    fn new(machine: &'a Machine, bound: &'a Bound, context: GraphContext) -> Run<'a> {
+    fn new(
+        machine: &'a Machine,
+        bound: &'a Bound,
+        context: GraphContext,
+        options: &RunOptions,
+    ) -> Run<'a> {
+        let memory = Memory::new(machine, MAX_ROWS);
         Run {
             machine,
             cores: (0..machine.cores.count)
                 .map(|id| Core::new(id, &machine.cores))
                 .collect(),
-            memory: Memory::new(machine, MAX_ROWS),
-            dispatcher: Dispatcher::new(machine, bound, context),
+            warp: if options.full {
+                None
+            } else {
+                Warp::new(bound, &memory)
+            },
+            memory,
+            dispatcher: Dispatcher::new(machine, bound, context, options),
             items: bound.items(),
             items_done: 0,
+            jump: Jump::default(),
         }
     }
 
     /// Run until nothing is outstanding; the total in core cycles.
-    fn to_the_end(
-        &mut self,
-        options: &RunOptions,
-        watch: &mut impl Watch,
-    ) -> Result<u64, SimError> {
+    fn run_out(&mut self, options: &RunOptions, watch: &mut impl Watch) -> Result<u64, SimError> {
         let budget = options.cycle_budget.unwrap_or(u64::MAX);
         // Steps before this one are done.
         let mut frontier = 0u64;
@@ -321,15 +365,15 @@ impl<'a> Run<'a> {
             if events >= POLL_EVERY {
                 events = 0;
                 let progress = Progress {
-                    cycle: frontier,
+                    cycle: frontier + self.jump.cycles,
                     items_done: self.items_done,
                     items: self.items,
-                    requests: self.memory.started(),
+                    requests: self.requests(),
                 };
                 if watch.poll(&progress).is_break() {
                     return Err(SimError::Cancelled { cycle: frontier });
                 }
-                if self.memory.started() > options.max_requests {
+                if self.requests() > options.max_requests {
                     return Err(SimError::TooManyRequests {
                         limit: options.max_requests,
                     });
@@ -347,11 +391,12 @@ impl<'a> Run<'a> {
             let step = step.max(frontier);
             let safe = self.memory.safe();
             if step < safe {
-                if step >= budget {
+                if step.saturating_add(self.jump.cycles) >= budget {
                     return Err(SimError::OverBudget { budget });
                 }
                 self.step(step)?;
                 frontier = step + 1;
+                self.look_for_recurrence(frontier);
             } else if self.memory.is_busy() {
                 self.memory.advance(step.min(safe.max(frontier)));
             } else if self.items_done == self.items {
@@ -360,13 +405,38 @@ impl<'a> Run<'a> {
                 return Err(SimError::Deadlock(Box::new(self.deadlock(frontier))));
             }
         }
-        if self.memory.started() > options.max_requests {
+        if self.requests() > options.max_requests {
             return Err(SimError::TooManyRequests {
                 limit: options.max_requests,
             });
         }
         let last = self.cores.iter().map(Core::last_active).max().unwrap_or(0);
-        Ok(last + 1)
+        Ok(last + 1 + self.jump.cycles)
+    }
+
+    /// Memory requests so far, jumped ones included.
+    fn requests(&self) -> u64 {
+        self.memory.started() + self.jump.requests
+    }
+
+    /// Everything before core step `now` is done: jump if the state recurs.
+    fn look_for_recurrence(&mut self, now: u64) {
+        let Some(warp) = &mut self.warp else { return };
+        if !warp.stepped(self.dispatcher.delivered()) {
+            return;
+        }
+        let situation = Situation {
+            now,
+            items_done: self.items_done,
+            cores: &mut self.cores,
+            dispatcher: &mut self.dispatcher,
+            memory: &mut self.memory,
+        };
+        if let Some(jump) = warp.look(situation) {
+            self.items_done += jump.items_done;
+            self.jump = jump;
+            self.warp = None;
+        }
     }
 
     fn step(&mut self, step: u64) -> Result<(), SimError> {

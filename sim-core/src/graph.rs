@@ -119,6 +119,15 @@ pub struct Graph {
     pub carry_out: Vec<(u32, u32)>,
     /// Bytes of the scratchpad buffers it touches.
     pub footprint: u64,
+    /// Bytes of all versions it ever fills.
+    pub all_bytes: u64,
+}
+
+impl Graph {
+    /// Whether no version is shared with another work-item.
+    pub fn carries_nothing(&self) -> bool {
+        self.carry_in.is_empty() && self.carry_out.is_empty()
+    }
 }
 
 /// What a work-item does with one buffer's versions.
@@ -555,6 +564,8 @@ impl GraphBuilder {
                     .push((b as u32, self.version_of[b], u.opened_ago));
             }
         }
+        // Versions below this number were opened by other work-items.
+        let entering = self.last_reader.len() as u32;
         for (index, op) in item.ops.iter().enumerate() {
             let x = index as u32;
             let reads = &item.buffers[op.reads.range()];
@@ -594,15 +605,14 @@ impl GraphBuilder {
             }
         }
         if let Some(after) = after {
-            for b in 0..buffers {
+            for (b, u) in after.iter().enumerate() {
                 let v = self.version_of[b];
                 if v == NONE {
                     continue;
                 }
-                let u = after[b];
                 if if self.open[b] { u.reads } else { u.reads_first } {
                     self.continues[v as usize] = true;
-                    if v as usize >= graph.carry_in.len() {
+                    if v >= entering {
                         graph.carry_out.push((b as u32, v));
                     }
                 }
@@ -617,8 +627,13 @@ impl GraphBuilder {
         graph.versions = self.last_reader.len() as u32;
         graph.shared.clear();
         graph.shared.resize(self.last_reader.len(), false);
-        for version in 0..graph.carry_in.len() {
-            graph.shared[version] = true;
+        // Of what others opened, keep what is read here or passed on.
+        let (readers, continues) = (&self.last_reader, &self.continues);
+        graph
+            .carry_in
+            .retain(|&(_, v, _)| readers[v as usize] != NONE || continues[v as usize]);
+        for &(_, version, _) in &graph.carry_in {
+            graph.shared[version as usize] = true;
         }
         for &(_, version) in &graph.carry_out {
             graph.shared[version as usize] = true;
@@ -637,6 +652,10 @@ impl GraphBuilder {
             node.allocs.end = graph.allocs.len() as u32;
             node.alloc_bytes = node.alloc_bytes.saturating_add(bytes);
         }
+        graph.all_bytes = graph
+            .allocs
+            .iter()
+            .fold(0u64, |sum, &(_, bytes)| sum.saturating_add(bytes));
         self.merged.clear();
         self.merged.extend(
             (0..graph.versions)

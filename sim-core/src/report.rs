@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreStats;
 use crate::dram::DramStats;
+use crate::energy::EnergyReport;
 use crate::machine::{ArraySplit, ComputeIssue, Machine};
 use crate::memory::ChannelStats;
+use crate::memory::l2::L2Stats;
 use crate::stack::Cause;
 use crate::units::{UnitError, UnitUse};
 use tilesim_traces::ValidTrace;
@@ -35,6 +37,9 @@ pub struct Report {
     pub tiles: Vec<TileReport>,
     /// DRAM.
     pub dram: DramReport,
+    /// Energy, if the machine has costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy: Option<EnergyReport>,
     /// Transfers that left their tensor (only with `bounds: off`).
     pub out_of_bounds_transfers: u64,
     /// Remarks.
@@ -49,6 +54,16 @@ pub struct Report {
 pub enum Exactness {
     /// Every work-item was simulated.
     ExactFull,
+    /// Every work-item was simulated, its memory transfer by transfer: approximate.
+    TransferLevel,
+    /// The state recurred: so many work-items were counted without simulating them again. Every
+    /// figure equals that of the full run.
+    ExactWarped {
+        /// Work-items of one period.
+        period: u64,
+        /// Work-items left out.
+        jumped: u64,
+    },
 }
 
 /// One core's part.
@@ -139,6 +154,9 @@ pub struct DramReport {
     pub bytes_written: u64,
     /// Requests per channel.
     pub channels: Vec<ChannelStats>,
+    /// The L2 slices' counts, one a channel; empty without an L2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub l2: Vec<L2Stats>,
     /// The banked controllers' own counts per channel; empty for other models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub controllers: Vec<DramStats>,
@@ -294,12 +312,14 @@ pub fn dram(
     machine: &Machine,
     channels: &[ChannelStats],
     controllers: Vec<DramStats>,
+    l2: Vec<L2Stats>,
 ) -> DramReport {
     let bytes = u64::from(machine.dram.request_bytes);
     DramReport {
         bytes_read: channels.iter().map(|c| c.reads).sum::<u64>() * bytes,
         bytes_written: channels.iter().map(|c| c.writes).sum::<u64>() * bytes,
         channels: channels.to_vec(),
+        l2,
         controllers,
     }
 }

@@ -86,6 +86,13 @@ impl CycleStack {
         self.0[cause as usize] += cycles;
     }
 
+    /// Add `times` times the difference to `before`.
+    pub fn add_since(&mut self, times: u64, before: &CycleStack) {
+        for (now, before) in self.0.iter_mut().zip(&before.0) {
+            *now += times * (*now - before);
+        }
+    }
+
     /// Cycles of a cause.
     pub fn get(&self, cause: Cause) -> u64 {
         self.0[cause as usize]

@@ -88,7 +88,7 @@ fn unloaded_latency_is_the_sum_of_its_parts() {
             let mut out = Vec::new();
             ch.push(t, addr, false, 0);
             ch.advance(&spec, t + 10_000, &mut out);
-            out[0].0 - t + 1
+            out[0].tick - t + 1
         };
         let mut ch = Channel::new(&spec);
         assert_eq!(read(&mut ch, 0, at(3, 0)), open + latency, "{name}: miss");

@@ -4,7 +4,7 @@
 mod dram_common;
 
 use dram_common::{gold, golden_spec, golden_text, run_many, run_one, stream};
-use tilesim_core::dram::{CommandRecord, DramSpec, RamulatorFile};
+use tilesim_core::dram::{CommandRecord, Done, DramSpec, RamulatorFile};
 
 /// Stream name, device and the rest of a golden file's name `<device>.<stream>[.<x>].<...>`.
 fn parts(file: &str) -> (String, String, u64, Vec<String>) {
@@ -103,7 +103,7 @@ fn requests_are_accepted_and_complete_when_they_should() {
         let reqs = stream(&name, tx, text.lines().count() - 1);
         let run = run_many(&file, &reqs, window, false);
         let mut done = vec![0; reqs.len()];
-        for &(t, tag) in &run.completions {
+        for &Done { tick: t, tag, .. } in &run.completions {
             done[tag as usize] = t + 1;
         }
         for (i, l) in text.lines().skip(1).enumerate() {

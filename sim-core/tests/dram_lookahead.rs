@@ -72,7 +72,7 @@ fn nothing_is_lost() {
             let run = run_one(&spec, &reqs, true);
             let s = &run.stats[0];
             assert_eq!(s.reads + s.writes, 5000, "{name}");
-            let mut tags: Vec<u32> = run.completions.iter().map(|c| c.1).collect();
+            let mut tags: Vec<u32> = run.completions.iter().map(|c| c.tag).collect();
             tags.sort_unstable();
             assert!(tags.iter().copied().eq(0..5000), "{name}");
             let acts = run.log.iter().filter(|c| c.cmd == Cmd::Act).count() as u64;

@@ -620,9 +620,9 @@ fn compare(spec: &DramSpec, reqs: &[(u64, u64, bool)], step: u64) {
         }
         if let Some(first) = out.get(before) {
             assert!(
-                first.0 >= bound.min(first_push),
+                first.tick >= bound.min(first_push),
                 "completion at {} before the bound {bound}",
-                first.0
+                first.tick
             );
         }
     }
@@ -638,6 +638,7 @@ fn compare(spec: &DramSpec, reqs: &[(u64, u64, bool)], step: u64) {
         "command {same} of {}",
         twin.log.len()
     );
+    let out: Vec<(u64, u32)> = out.iter().map(|d| (d.tick, d.tag)).collect();
     assert_eq!(twin.out, out);
     assert!(ch.is_idle() || !out.is_empty());
     let s = ch.stats();

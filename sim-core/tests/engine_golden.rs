@@ -3,6 +3,7 @@
 //!
 //! `TILESIM_GOLDEN_ALL=1` also runs rows of more than two million requests.
 
+#![allow(clippy::expect_used)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::path::PathBuf;

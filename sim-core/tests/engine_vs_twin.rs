@@ -3,6 +3,7 @@
 //!
 //! `TILESIM_RANDOM_CASES` sets how many cases are run.
 
+#![allow(clippy::expect_used)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 mod cases;
@@ -25,7 +26,7 @@ fn engine_and_twin_agree() {
             Ok(r) => format!("{} cycles, {} requests", r.cycles, r.dram_requests),
             Err(TwinError::Deadlock { .. }) => "deadlock".to_string(),
             Err(TwinError::Refused { .. }) => "refused".to_string(),
-            Err(TwinError::Trace(e)) => format!("{e}"),
+            Err(TwinError::Trace(e)) => e.to_string(),
         };
         let trace = tilesim_traces::validate(case.trace.clone()).unwrap();
         let launch = Launch {

@@ -2,6 +2,7 @@
 //!
 //! Set `TILESIM_GOLDEN_ALL=1` to run the rows of more than 400,000 requests too.
 
+#![allow(clippy::expect_used)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 mod togsim;

@@ -1,5 +1,6 @@
 //! Published texts, presets, and machine files in this project's own schema: good, bad and hostile.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 use proptest::prelude::*;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -119,7 +120,7 @@ fn digest_is_over_content() {
     // Guards the canonical form: results in caches are keyed by this.
     assert_eq!(
         text,
-        "738759721aaf3be6fbb122a78632a6a98b489293de0264efca11a2d6c2ee0f08"
+        "9c17f5cb8b51a50906aaeb568f4a4f549e5df942c9d96f692487be72e228aed9"
     );
 }
 

@@ -1,5 +1,6 @@
 //! What becomes of every machine file of PyTorchSim.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 use std::path::{Path, PathBuf};
 use tilesim_core::machine::import::booksim::NetworkFile;
 use tilesim_core::machine::import::ramulator::DeviceFile;

@@ -2,6 +2,7 @@
 //!
 //! `TILESIM_RANDOM_CASES` sets how many cases are run.
 
+#![allow(clippy::expect_used)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 mod cases;

@@ -1,5 +1,6 @@
 //! Writes every sample trace as an uncompressed container into `fuzz/seeds/container`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 use tilesim_traces::{container, load_bytes};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

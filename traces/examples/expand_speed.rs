@@ -1,6 +1,7 @@
 //! Nanoseconds per op of expansion, for the sample programs. `cargo run --release --example
 //! expand_speed`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 use std::time::Instant;
 
 use tilesim_traces::json::{import, no_files};

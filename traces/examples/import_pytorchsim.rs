@@ -1,5 +1,6 @@
 //! Prints a PyTorchSim kernel folder (or one producer) as a trace in text form, with its report.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 use std::path::Path;
 
 use tilesim_traces::ValidTrace;

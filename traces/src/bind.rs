@@ -117,6 +117,16 @@ impl Bound {
         self.uniform
     }
 
+    /// How far, in bits, one step along each axis moves every transfer of the body: one entry per
+    /// `dma` statement. `None` unless control is uniform, work-items are dispatched in axis order,
+    /// every offset is affine in the program ids and no transfer can leave its tensor.
+    pub fn transfer_steps(&self) -> Option<Vec<[i128; 3]>> {
+        if !self.uniform || self.keyed.is_some() {
+            return None;
+        }
+        self.program.transfer_steps()
+    }
+
     /// The program ids of the work-item that is dispatched as number `index`, from 0. An index
     /// outside the grid wraps around it; an empty grid gives zeros.
     pub fn pid(&self, index: u64) -> [u64; 3] {

@@ -252,6 +252,27 @@ impl Pool {
         }
     }
 
+    /// What one step of each program id adds to an affine expression; `None` for another.
+    pub fn pid_steps(&self, code: Code) -> Option<[i64; 3]> {
+        let mut steps = [0i64; 3];
+        let mut add = |slot: u8, mul: i64| {
+            if let Some(step) = steps.get_mut(usize::from(slot)) {
+                *step += mul;
+            }
+        };
+        match code {
+            Code::Const(_) => {}
+            Code::Linear1 { slot, mul, .. } => add(slot, mul),
+            Code::Linear { start, end, .. } => {
+                for &(slot, mul) in self.terms.get(start as usize..end as usize)? {
+                    add(slot, mul);
+                }
+            }
+            Code::Program { .. } => return None,
+        }
+        Some(steps)
+    }
+
     fn push_terms(&mut self, terms: &[(u8, i64)]) -> (u32, u32) {
         let start = self.terms.len() as u32;
         self.terms.extend_from_slice(terms);

@@ -67,6 +67,7 @@ pub mod expr;
 pub mod generate;
 pub mod import;
 pub mod json;
+pub mod kernels;
 pub mod launch;
 pub mod limits;
 pub mod load;

@@ -300,7 +300,7 @@ pub struct Dma {
     pub element_bits: u32,
     /// `Some(semaphore)` for an asynchronous transfer; `None` for a blocking one.
     pub semaphore: Option<SemId>,
-    /// Buffers read (stores).
+    /// Buffers read: what a store stores; what must be complete before a load starts.
     pub reads: Vec<BufferId>,
     /// Buffers written (loads).
     pub writes: Vec<BufferId>,

@@ -113,6 +113,25 @@ pub(crate) struct DmaPlan {
     pub cost: u64,
 }
 
+impl Program {
+    /// See [`crate::Bound::transfer_steps`].
+    pub fn transfer_steps(&self) -> Option<Vec<[i128; 3]>> {
+        let mut steps = Vec::with_capacity(self.dmas.len());
+        for dma in &self.dmas {
+            if dma.shape.is_none() || dma.lines.is_some() || !dma.in_bounds {
+                return None;
+            }
+            let bits = i128::from(dma.template.element_bits);
+            steps.push(
+                self.pool
+                    .pid_steps(dma.offset)?
+                    .map(|step| i128::from(step) * bits),
+            );
+        }
+        Some(steps)
+    }
+}
+
 /// Adds up the shape of a transfer from its resolved dims.
 pub(crate) struct ShapeBuilder {
     lo: i128,

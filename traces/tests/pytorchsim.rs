@@ -2,6 +2,7 @@
 //! project is compiled against our own recording shim and run, and the imported trace must expand to
 //! the same ops on ten grids.
 
+#![allow(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;

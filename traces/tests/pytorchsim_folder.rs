@@ -1,5 +1,6 @@
 //! Kernel folders: their tables, what is refused, and folders made to harm.
 
+#![allow(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Instant;

@@ -1,5 +1,6 @@
 //! Every sample reads, validates, expands and survives both encodings.
 
+#![allow(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;

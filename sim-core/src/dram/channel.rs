@@ -10,16 +10,17 @@
 
 use std::collections::VecDeque;
 
+use super::ring::Ring;
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
-use super::standards::{CMDS, Cmd};
-use super::stats::DramStats;
-use super::timing::{self, Rule, Simple};
+use super::standards::Cmd;
+use super::stats::{Done, DramStats, WaitCause};
+use super::timing::{self, CLASSES, Rule};
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
 /// Low bits of a selection key hold the age, the rest the ready time relative to now.
 const AGE_BITS: u32 = 44;
-const WORDS: usize = 4;
+const AGES: u64 = (1 << AGE_BITS) - 1;
 const FILTER: usize = 512;
 /// Refreshes that may be due at once, as Ramulator's priority buffer holds.
 const MAX_DUE: usize = 1568;
@@ -32,6 +33,24 @@ const PRE: usize = Cmd::Pre as usize;
 
 /// Ready clocks by command, padded to a power of two.
 type Ready = [u64; 16];
+
+/// A value per bank (or node above it), in words of 64.
+type PerBank<T, const W: usize> = [[T; 64]; W];
+
+#[inline(always)]
+fn at<T, const W: usize>(values: &PerBank<T, W>, i: usize) -> &T {
+    &values[i.wrapping_shr(6) & (W - 1)][i & 63]
+}
+
+#[inline(always)]
+fn at_mut<T, const W: usize>(values: &mut PerBank<T, W>, i: usize) -> &mut T {
+    &mut values[i.wrapping_shr(6) & (W - 1)][i & 63]
+}
+
+#[inline(always)]
+fn raise(x: &mut u64, when: u64) {
+    *x = (*x).max(when);
+}
 
 /// One command as it was issued, for logs and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +103,6 @@ struct Entry {
     addr: u64,
     /// Age: order of acceptance.
     seq: u64,
-    /// Age of the first request accepted in the same tick.
-    group: u64,
     /// Clock before the tick of acceptance.
     arrive: u64,
     /// Refresh time accumulated before acceptance.
@@ -94,8 +111,11 @@ struct Entry {
     opened: u64,
     row: u32,
     tag: u32,
+    /// How many requests were accepted before it in the same tick.
+    nth: u32,
+    /// Ticks in the front queue.
+    waited: u32,
     next: u16,
-    bank: u16,
     write: bool,
     /// Its first command was counted as hit, miss or conflict.
     counted: bool,
@@ -124,6 +144,33 @@ enum BankState {
     Open,
 }
 
+/// One bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bank {
+    ready: Ready,
+    /// Ages of the heads, per direction.
+    hit_seq: [u64; 2],
+    miss_seq: [u64; 2],
+    /// Rank of the request it was opened for: by tick of acceptance, then by order of activation.
+    holder_age: u64,
+    lists: [Lists; 2],
+    row: u32,
+    /// The request it was opened for, while that waits for its column command.
+    holder: u16,
+    state: BankState,
+}
+
+const BANK: Bank = Bank {
+    ready: [0; 16],
+    hit_seq: [0; 2],
+    miss_seq: [0; 2],
+    holder_age: 0,
+    lists: [NO_LISTS; 2],
+    row: 0,
+    holder: NIL,
+    state: BankState::Closed,
+};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Act2 {
     entry: u16,
@@ -143,6 +190,7 @@ struct Due {
 struct Pending {
     depart: u64,
     tag: u32,
+    cause: WaitCause,
 }
 
 /// HBM3: the row command of the last rising edge and the falling edge on which its pairing rule applies.
@@ -154,19 +202,85 @@ struct Rising {
     bank: u32,
 }
 
-/// The best candidate of a class, found earlier and still the best while its time has not passed.
+impl Rising {
+    /// A precharge of `bank`, below top node `pc`, may not pair with it.
+    #[inline]
+    fn blocks(&self, pc: usize, bank: usize) -> bool {
+        self.pc == pc as u32 && (self.bank == u32::MAX || self.bank == bank as u32)
+    }
+}
+
+/// The pick that a class of commands is part of.
+#[inline(always)]
+fn class_kind(class: u8) -> usize {
+    match class {
+        timing::COL => QUEUED,
+        timing::PRE | timing::ACT => ROW,
+        _ => HELD,
+    }
+}
+
+#[inline(always)]
+fn class_dirt(class: u8) -> u8 {
+    1 << class_kind(class)
+}
+
+#[inline(always)]
+fn class_index(class: u8) -> usize {
+    (class.trailing_zeros() as usize).min(CLASSES - 1)
+}
+
+/// The best candidate of a class below one top node, found earlier. `time` leaves out what delays the whole node, and it
+/// is the best up to clock `until`, from which on an older one may be ready too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Best {
     time: u64,
     age: u64,
+    until: u64,
     bank: usize,
 }
+
+/// A top node: ready clocks of every command, the best candidate per class, the classes for which it is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Top {
+    ready: Ready,
+    best: [Best; CLASSES],
+    stale: u8,
+}
+
+const TOP: Top = Top {
+    ready: [0; 16],
+    best: [NO_BEST; CLASSES],
+    stale: u8::MAX,
+};
 
 const NO_BEST: Best = Best {
     time: NEVER,
     age: 0,
+    until: NEVER,
     bank: NONE,
 };
+
+/// A best command of the whole channel, good while it lies ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pick {
+    time: u64,
+    age: u64,
+    bank: u32,
+    cmd: Cmd,
+}
+
+const NO_PICK: Pick = Pick {
+    time: NEVER,
+    age: 0,
+    bank: u32::MAX,
+    cmd: Cmd::Rd,
+};
+
+const HELD: usize = 0;
+const QUEUED: usize = 1;
+const ROW: usize = 2;
+const ALL_DIRTY: u8 = 7;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -192,74 +306,68 @@ const NO_CAND: Cand = Cand {
     write: false,
 };
 
-/// One channel under the Ramulator controller: all state, apart from the spec.
+/// One channel under the Ramulator controller: all state, apart from the spec. `W` words hold a bit per bank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Exact {
+pub(crate) struct Exact<const W: usize> {
     /// Next clock to process.
     clk: u64,
-    front: VecDeque<Front>,
-    entries: Vec<Entry>,
-    free: u16,
-    /// Per direction (reads, writes), per bank.
-    lists: [Vec<Lists>; 2],
-    /// Ages of the heads, per direction.
-    hit_seq: [Vec<u64>; 2],
-    miss_seq: [Vec<u64>; 2],
+    /// No event before this clock.
+    next_event: u64,
+    /// Clock in which the front queue needs attention; `NEVER` while it is empty or blocked.
+    arrival: u64,
+    next_refresh: u64,
+    write_mode: bool,
+    /// The best of the requests whose bank was opened for them, of the queue's column and of its row commands; and which
+    /// of these are unknown.
+    picks: [Pick; 3],
+    dirty: u8,
+    /// The head of the front queue found its queue full and nothing has left that queue since.
+    blocked: bool,
     len: [u32; 2],
+    /// Requests accepted or waiting and not completed.
+    left: usize,
+    free: u16,
     /// Banks with a hit list, with a miss list behind an open row, with a miss list and closed; per direction.
-    col: [[u64; WORDS]; 2],
-    pre: [[u64; WORDS]; 2],
-    act: [[u64; WORDS]; 2],
-    state: Vec<BankState>,
-    row: Vec<u32>,
+    col: [[u64; W]; 2],
+    pre: [[u64; W]; 2],
+    act: [[u64; W]; 2],
     /// Banks that were opened for a request that still waits for its column command; all, and per direction.
-    held: [u64; WORDS],
-    held_by: [[u64; WORDS]; 2],
-    /// Per bank that request and its rank: by tick of acceptance, then by order of activation.
-    holder: Vec<u16>,
-    holder_age: Vec<u64>,
-    /// Best candidate per class for the current direction, and the classes for which it is unknown.
-    best: [Best; 4],
-    stale: u8,
+    held: [u64; W],
+    held_by: [[u64; W]; 2],
+    front: Ring<Front>,
+    entries: Vec<Entry>,
+    pending: Ring<Pending>,
+    last_depart: u64,
     /// First age of the tick in which the last request was accepted.
     tick_seq: u64,
     tick_of_seq: u64,
-    /// Ready clocks of every command per top node, group and bank.
-    top_ready: Vec<Ready>,
-    group_ready: Vec<Ready>,
-    bank_ready: Vec<Ready>,
+    seq: u64,
     rings: Vec<u64>,
-    /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
-    last: Vec<u64>,
     due: VecDeque<Due>,
-    next_refresh: u64,
     next_refresh_bank: u32,
     due_since: u64,
     refresh_time: u64,
-    write_mode: bool,
-    seq: u64,
-    pending: VecDeque<Pending>,
-    last_depart: u64,
     act2: Option<Act2>,
     cas: Option<Cand>,
     wck_expiry: u64,
     rising: Rising,
-    /// Counts of queued writes by address hash.
-    filter: Vec<u16>,
-    queue_since: [u64; 2],
-    /// The head of the front queue found its queue full and nothing has left that queue since; per direction.
-    blocked: [bool; 2],
-    /// No event before this clock.
-    next_event: u64,
     stats: DramStats,
+    /// Counts of queued writes by address hash.
+    filter: [u16; FILTER],
+    banks: PerBank<Bank, W>,
+    tops: PerBank<Top, W>,
+    /// Ready clocks of every command per group.
+    group_ready: PerBank<Ready, W>,
+    /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
+    last: [PerBank<u64, W>; 16],
 }
 
 /// No bank.
 const NONE: usize = usize::MAX;
 
 #[inline(always)]
-fn any(mask: &[u64; WORDS]) -> bool {
-    mask[0] | mask[1] | mask[2] | mask[3] != 0
+fn any<const W: usize>(mask: &[u64; W]) -> bool {
+    mask.iter().fold(0, |a, w| a | w) != 0
 }
 
 #[inline]
@@ -267,33 +375,43 @@ fn hash(addr: u64) -> usize {
     (addr.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - FILTER.trailing_zeros())) as usize
 }
 
-#[inline]
-fn set(mask: &mut [u64; WORDS], bit: usize, on: bool) {
-    let (w, b) = (bit >> 6 & (WORDS - 1), bit & 63);
-    mask[w] = mask[w] & !1u64.wrapping_shl(b as u32) | u64::from(on).wrapping_shl(b as u32);
+#[inline(always)]
+fn put<const W: usize>(mask: &mut [u64; W], bit: usize) {
+    mask[bit.wrapping_shr(6) & (W - 1)] |= 1u64.wrapping_shl(bit as u32);
 }
 
-#[inline]
-fn get(mask: &[u64; WORDS], bit: usize) -> bool {
-    mask[bit >> 6 & (WORDS - 1)].wrapping_shr(bit as u32 & 63) & 1 != 0
+#[inline(always)]
+fn clear<const W: usize>(mask: &mut [u64; W], bit: usize) {
+    mask[bit.wrapping_shr(6) & (W - 1)] &= !1u64.wrapping_shl(bit as u32);
 }
 
-impl Exact {
+#[inline(always)]
+fn set<const W: usize>(mask: &mut [u64; W], bit: usize, on: bool) {
+    let word = &mut mask[bit.wrapping_shr(6) & (W - 1)];
+    *word = *word & !1u64.wrapping_shl(bit as u32) | u64::from(on).wrapping_shl(bit as u32);
+}
+
+#[inline(always)]
+fn get<const W: usize>(mask: &[u64; W], bit: usize) -> bool {
+    mask[bit.wrapping_shr(6) & (W - 1)].wrapping_shr(bit as u32) & 1 != 0
+}
+
+impl<const W: usize> Exact<W> {
     /// An idle channel with all banks closed at tick 0.
-    pub fn new(spec: &DramSpec) -> Exact {
+    pub fn new(spec: &DramSpec) -> Exact<W> {
         let t = &spec.table;
         let slots = (spec.read_queue + spec.write_queue) as usize + t.banks + 1;
         let blank = Entry {
             addr: 0,
             seq: 0,
-            group: 0,
             arrive: 0,
             refreshed: 0,
             opened: 0,
             row: 0,
             tag: 0,
+            nth: 0,
+            waited: 0,
             next: NIL,
-            bank: 0,
             write: false,
             counted: false,
         };
@@ -301,47 +419,51 @@ impl Exact {
             next: if i + 1 < slots { i as u16 + 1 } else { NIL },
             ..blank
         });
+        let idle = Pending {
+            depart: 0,
+            tag: 0,
+            cause: WaitCause::Latency,
+        };
+        let none = Front {
+            at: 0,
+            addr: 0,
+            tag: 0,
+            write: false,
+        };
         Exact {
             clk: 1,
-            front: VecDeque::with_capacity(64),
-            entries: entries.collect(),
-            free: 0,
-            lists: [vec![NO_LISTS; t.banks], vec![NO_LISTS; t.banks]],
-            hit_seq: [vec![0; t.banks], vec![0; t.banks]],
-            miss_seq: [vec![0; t.banks], vec![0; t.banks]],
-            len: [0; 2],
-            col: [[0; WORDS]; 2],
-            pre: [[0; WORDS]; 2],
-            act: [[0; WORDS]; 2],
-            state: vec![BankState::Closed; t.banks],
-            row: vec![0; t.banks],
-            held: [0; WORDS],
-            held_by: [[0; WORDS]; 2],
-            holder: vec![NIL; t.banks],
-            holder_age: vec![0; t.banks],
-            best: [NO_BEST; 4],
-            stale: u8::MAX,
-            tick_seq: 0,
-            tick_of_seq: 0,
-            top_ready: vec![[0; 16]; t.tops],
-            group_ready: vec![[0; 16]; t.groups],
-            bank_ready: vec![[0; 16]; t.banks],
-            rings: vec![0; t.ring_slots],
-            last: vec![0; CMDS * t.banks],
-            due: VecDeque::with_capacity(16),
+            next_event: 1,
+            arrival: NEVER,
             next_refresh: match spec.refresh {
                 Refresh::None => NEVER,
                 Refresh::AllBank { interval, .. } | Refresh::PerBank { interval } => {
                     interval.into()
                 }
             },
+            write_mode: false,
+            picks: [NO_PICK; 3],
+            dirty: ALL_DIRTY,
+            blocked: false,
+            len: [0; 2],
+            left: 0,
+            free: 0,
+            col: [[0; W]; 2],
+            pre: [[0; W]; 2],
+            act: [[0; W]; 2],
+            held: [0; W],
+            held_by: [[0; W]; 2],
+            front: Ring::new(64, none),
+            entries: entries.collect(),
+            pending: Ring::new(spec.read_latency.min(1 << 10) as usize + 64, idle),
+            last_depart: 0,
+            tick_seq: 0,
+            tick_of_seq: 0,
+            seq: 0,
+            rings: vec![0; t.ring_slots],
+            due: VecDeque::with_capacity(16),
             next_refresh_bank: 0,
             due_since: 0,
             refresh_time: 0,
-            write_mode: false,
-            seq: 0,
-            pending: VecDeque::with_capacity(spec.read_latency as usize + 64),
-            last_depart: 0,
             act2: None,
             cas: None,
             wck_expiry: 0,
@@ -350,11 +472,12 @@ impl Exact {
                 pc: 0,
                 bank: 0,
             },
-            filter: vec![0; FILTER],
-            queue_since: [0; 2],
-            blocked: [false; 2],
-            next_event: 1,
             stats: DramStats::default(),
+            filter: [0; FILTER],
+            banks: [[BANK; 64]; W],
+            tops: [[TOP; 64]; W],
+            group_ready: [[[0; 16]; 64]; W],
+            last: [[[0; 64]; W]; 16],
         }
     }
 
@@ -365,6 +488,10 @@ impl Exact {
     /// non-decreasing `at`, none before a horizon that was already simulated.
     #[inline]
     pub fn push(&mut self, at: u64, addr: u64, write: bool, tag: u32) {
+        if self.front.is_empty() {
+            self.arrival = at.saturating_add(1);
+        }
+        self.left = self.left.wrapping_add(1);
         self.front.push_back(Front {
             at,
             addr,
@@ -382,7 +509,7 @@ impl Exact {
         addr: u64,
         write: bool,
         tag: u32,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
     ) -> bool {
         let f = Front {
             at: self.clk - 1,
@@ -392,6 +519,7 @@ impl Exact {
         };
         let done = self.enqueue(spec, f, self.clk, out);
         if done {
+            self.left = self.left.wrapping_add(1);
             self.next_event = self.clk;
         }
         done
@@ -401,7 +529,7 @@ impl Exact {
     ///
     /// Every request with `at < horizon` must have been pushed. Completions (tick, tag) are appended in the order in
     /// which the controller makes them: reads when their data has returned, writes when their column command issues.
-    pub fn advance(&mut self, spec: &DramSpec, horizon: u64, out: &mut Vec<(u64, u32)>) {
+    pub fn advance(&mut self, spec: &DramSpec, horizon: u64, out: &mut Vec<Done>) {
         self.advance_with(spec, horizon, out, &mut NoLog);
     }
 
@@ -410,7 +538,7 @@ impl Exact {
         &mut self,
         spec: &DramSpec,
         horizon: u64,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
         log: &mut Vec<CommandRecord>,
     ) {
         self.advance_with(spec, horizon, out, log);
@@ -420,13 +548,21 @@ impl Exact {
         &mut self,
         spec: &DramSpec,
         horizon: u64,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
         log: &mut L,
     ) {
         if horizon < self.clk {
             return;
         }
-        let horizon = horizon.min(NEVER - 1);
+        let horizon = horizon.min(NEVER - 2);
+        let mut first = self.next_event.min(self.arrival);
+        if let Some(p) = self.pending.front() {
+            first = first.min(p.depart);
+        }
+        if first > horizon {
+            self.clk = horizon.wrapping_add(1);
+            return;
+        }
         match spec.bus {
             Bus::Single => self.run_single::<false, L>(spec, horizon, out, log),
             Bus::Lpddr => self.run_single::<true, L>(spec, horizon, out, log),
@@ -446,11 +582,7 @@ impl Exact {
             t = t.min(event.saturating_add(spec.read_latency.into()));
         }
         if let Some(f) = self.front.front() {
-            let wait = if self.blocked[usize::from(f.write)] {
-                event
-            } else {
-                f.at
-            };
+            let wait = if self.blocked { event } else { f.at };
             t = t.min(wait.max(self.clk - 1));
         }
         t
@@ -460,7 +592,7 @@ impl Exact {
     pub fn next_event(&self) -> u64 {
         let mut t = self.next_event.max(self.clk);
         if let Some(f) = self.front.front()
-            && !self.blocked[usize::from(f.write)]
+            && !self.blocked
         {
             t = t.min((f.at + 1).max(self.clk));
         }
@@ -494,11 +626,7 @@ impl Exact {
         });
         out.push(if spec.table.half { clk & 1 } else { 0 });
         out.extend([self.next_refresh_bank, self.len[0], self.len[1]].map(u64::from));
-        out.extend([
-            later(self.last_depart),
-            u64::from(self.blocked[0]),
-            u64::from(self.blocked[1]),
-        ]);
+        out.extend([later(self.last_depart), u64::from(self.blocked)]);
         let edge = self.rising.edge >= clk;
         out.extend(if edge {
             [
@@ -509,10 +637,18 @@ impl Exact {
         } else {
             [0; 3]
         });
-        for t in [&self.top_ready, &self.group_ready, &self.bank_ready] {
-            out.extend(t.iter().flatten().map(|&t| later(t)));
+        let tb = &spec.table;
+        for i in 0..tb.tops {
+            out.extend(at(&self.tops, i).ready.iter().map(|&t| later(t)));
         }
-        out.extend(self.rings.iter().chain(&self.last).map(|&t| ago(t)));
+        for i in 0..tb.groups {
+            out.extend(at(&self.group_ready, i).iter().map(|&t| later(t)));
+        }
+        for b in 0..tb.banks {
+            out.extend(at(&self.banks, b).ready.iter().map(|&t| later(t)));
+            out.extend(self.last.iter().map(|l| ago(*at(l, b))));
+        }
+        out.extend(self.rings.iter().map(|&t| ago(t)));
         let mut ages: Vec<u64> = Vec::with_capacity(self.outstanding());
         let each = |mut i: u16, f: &mut dyn FnMut(&Entry)| {
             while i != NIL {
@@ -520,7 +656,7 @@ impl Exact {
                 i = self.entries[i as usize].next;
             }
         };
-        for l in self.lists.iter().flatten() {
+        for l in self.banks.iter().flatten().flat_map(|b| &b.lists) {
             each(l.hit, &mut |e| ages.push(e.seq));
             each(l.miss, &mut |e| ages.push(e.seq));
         }
@@ -540,24 +676,26 @@ impl Exact {
                 u64::from(e.write) << 1 | u64::from(e.counted),
             ]);
         };
-        for b in 0..self.state.len() {
-            out.push(match self.state[b] {
+        for b in 0..tb.banks {
+            let bank = at(&self.banks, b);
+            out.push(match bank.state {
                 BankState::Closed => NEVER,
                 BankState::Activating => NEVER - 1,
-                BankState::Open => row(self.row[b]),
+                BankState::Open => row(bank.row),
             });
-            for lists in &self.lists {
-                for head in [lists[b].hit, lists[b].miss] {
+            for lists in &bank.lists {
+                for head in [lists.hit, lists.miss] {
                     each(head, &mut |e| entry(e, out));
                     out.push(NEVER);
                 }
             }
             if get(&self.held, b) {
-                let older = (0..self.state.len())
-                    .filter(|&o| get(&self.held, o) && self.holder_age[o] < self.holder_age[b])
+                let older = (0..tb.banks)
+                    .filter(|&o| get(&self.held, o))
+                    .filter(|&o| at(&self.banks, o).holder_age < bank.holder_age)
                     .count();
                 out.push(older as u64);
-                entry(&self.entries[self.holder[b] as usize], out);
+                entry(&self.entries[bank.holder as usize], out);
             }
         }
         for d in &self.due {
@@ -581,7 +719,7 @@ impl Exact {
         out.push(NEVER);
         out.extend(self.pending.iter().map(|p| later(p.depart)));
         out.push(NEVER);
-        for f in &self.front {
+        for f in self.front.iter() {
             let (bank, r) = spec.map.bank_row(f.addr);
             out.extend([later(f.at + 1), row(r)]);
             out.extend([bank, spec.map.column(f.addr), u32::from(f.write)].map(u64::from));
@@ -589,17 +727,9 @@ impl Exact {
     }
 
     /// Requests accepted or waiting and not completed.
+    #[inline]
     pub fn outstanding(&self) -> usize {
-        self.front.len()
-            + self.len[0] as usize
-            + self.len[1] as usize
-            + self
-                .held
-                .iter()
-                .map(|w| w.count_ones() as usize)
-                .sum::<usize>()
-            + usize::from(self.act2.is_some())
-            + self.pending.len()
+        self.left
     }
 
     /// Free entries of the read and of the write queue.
@@ -617,11 +747,9 @@ impl Exact {
 
     // ---- acceptance ------------------------------------------------------------------------------------------------
 
+    #[inline(never)]
     fn queued_write(&self, bank: usize, addr: u64) -> bool {
-        if self.filter[hash(addr)] == 0 {
-            return false;
-        }
-        let l = self.lists[1][bank];
+        let l = at(&self.banks, bank).lists[1];
         for mut i in [l.hit, l.miss] {
             while i != NIL {
                 let e = &self.entries[i as usize];
@@ -635,153 +763,186 @@ impl Exact {
     }
 
     #[inline(always)]
-    fn enqueue(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<(u64, u32)>) -> bool {
+    fn enqueue(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<Done>) -> bool {
         let d = usize::from(f.write);
-        let (bank, row) = spec.map.bank_row(f.addr);
-        let b = bank as usize;
-        if self.len[1] > 0 && self.queued_write(b, f.addr) {
-            self.stats.wait_queue += t - 1 - f.at;
-            if f.write {
-                self.stats.writes += 1;
-                self.stats.coalesced += 1;
-                self.flush(t - 1, out);
-                out.push((t - 1, f.tag));
-            } else {
-                self.stats.reads += 1;
-                self.stats.forwarded += 1;
-                self.depart(t, t - 1, f.tag);
-            }
-            return true;
-        }
         let cap = if f.write {
             spec.write_queue
         } else {
             spec.read_queue
         };
-        if self.len[d] >= cap {
+        let full = self.len[d] >= cap;
+        if full && self.len[1] == 0 {
             return false;
         }
-        self.stats.wait_queue += t - 1 - f.at;
-        self.count_queue(d, t);
-        self.len[d] += 1;
-        if f.write {
-            self.filter[hash(f.addr)] += 1;
+        let (bank, row) = spec.map.bank_row(f.addr);
+        let b = bank as usize;
+        let waited = t.wrapping_sub(1).wrapping_sub(f.at);
+        if self.len[1] > 0 && self.filter[hash(f.addr)] != 0 && self.queued_write(b, f.addr) {
+            self.meet_write(spec, f, t, out);
+            return true;
         }
-        let i = self.free;
-        let e = &mut self.entries[i as usize];
-        self.free = e.next;
+        if full {
+            return false;
+        }
+        self.stats.wait_queue = self.stats.wait_queue.wrapping_add(waited);
+        self.len[d] = self.len[d].wrapping_add(1);
+        if f.write {
+            let count = &mut self.filter[hash(f.addr)];
+            *count = count.wrapping_add(1);
+        }
         let seq = self.seq;
-        self.seq += 1;
+        self.seq = seq.wrapping_add(1);
         if self.tick_of_seq != t {
             self.tick_of_seq = t;
             self.tick_seq = seq;
         }
+        let i = self.free;
+        let Some(e) = self.entries.get_mut(i as usize) else {
+            return false;
+        };
+        self.free = e.next;
         *e = Entry {
             addr: f.addr,
             seq,
-            group: self.tick_seq,
-            arrive: t - 1,
+            arrive: t.wrapping_sub(1),
             refreshed: self.refresh_time,
             opened: 0,
             row,
             tag: f.tag,
+            nth: seq.wrapping_sub(self.tick_seq) as u32,
+            waited: waited.min(u32::MAX.into()) as u32,
             next: NIL,
-            bank: bank as u16,
             write: f.write,
             counted: false,
         };
-        let l = &mut self.lists[d][b];
-        if self.state[b] == BankState::Open && self.row[b] == row {
-            if l.hit == NIL {
-                l.hit = i;
-                self.hit_seq[d][b] = seq;
-                set(&mut self.col[d], b, true);
-                l.hit_tail = i;
-                self.compete_as(spec, timing::COL, d, b, t);
+        let bank = at_mut(&mut self.banks, b);
+        let l = &mut bank.lists[d];
+        let class = if bank.state == BankState::Open && bank.row == row {
+            let tail = std::mem::replace(&mut l.hit_tail, i);
+            if l.hit != NIL {
+                self.entries[tail as usize].next = i;
                 return true;
-            } else {
-                self.entries[l.hit_tail as usize].next = i;
             }
-            l.hit_tail = i;
+            l.hit = i;
+            bank.hit_seq[d] = seq;
+            put(&mut self.col[d], b);
+            timing::COL
         } else {
-            if l.miss == NIL {
-                l.miss = i;
-                self.miss_seq[d][b] = seq;
-                match self.state[b] {
-                    BankState::Open => set(&mut self.pre[d], b, !get(&self.held, b)),
-                    BankState::Closed => set(&mut self.act[d], b, true),
-                    BankState::Activating => {}
-                }
-                l.miss_tail = i;
-                let class = if self.state[b] == BankState::Open {
-                    timing::PRE
-                } else {
-                    timing::ACT
-                };
-                self.compete_as(spec, class, d, b, t);
+            let tail = std::mem::replace(&mut l.miss_tail, i);
+            if l.miss != NIL {
+                self.entries[tail as usize].next = i;
                 return true;
-            } else {
-                self.entries[l.miss_tail as usize].next = i;
             }
-            l.miss_tail = i;
-        }
+            l.miss = i;
+            bank.miss_seq[d] = seq;
+            match bank.state {
+                BankState::Open => {
+                    if get(&self.held, b) {
+                        return true;
+                    }
+                    put(&mut self.pre[d], b);
+                    timing::PRE
+                }
+                BankState::Closed => {
+                    put(&mut self.act[d], b);
+                    timing::ACT
+                }
+                BankState::Activating => return true,
+            }
+        };
+        self.compete_as(spec, class, d, b, t);
         true
     }
 
-    #[inline]
-    fn count_queue(&mut self, d: usize, t: u64) {
-        // The reference samples lengths at the start of a tick, after acceptance.
-        let ticks = t.wrapping_sub(self.queue_since[d] + 1);
-        let sum = u64::from(self.len[d]).wrapping_mul(ticks);
-        if d == 0 {
-            self.stats.read_queue_ticks += sum;
+    /// A request meets a queued write to its address: a write is absorbed, a read answered.
+    #[cold]
+    #[inline(never)]
+    fn meet_write(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<Done>) {
+        let waited = t - 1 - f.at;
+        self.stats.wait_queue += waited;
+        let cause = if waited > u64::from(spec.read_latency) {
+            WaitCause::Queue
         } else {
-            self.stats.write_queue_ticks += sum;
+            WaitCause::Latency
+        };
+        if f.write {
+            self.stats.writes += 1;
+            self.stats.coalesced += 1;
+            self.flush(t - 1, out);
+            self.left -= 1;
+            out.push(Done {
+                tick: t - 1,
+                tag: f.tag,
+                cause,
+            });
+        } else {
+            self.stats.reads += 1;
+            self.stats.forwarded += 1;
+            self.depart(t, t - 1, f.tag, cause);
         }
-        self.queue_since[d] = t - 1;
     }
 
-    /// Accepts what tick `t` may accept; returns the clock at which the front queue needs attention again.
+    /// Accepts what tick `t` may accept, and sets the clock at which the front queue needs attention again.
     #[inline]
-    fn admit(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<(u64, u32)>) -> u64 {
+    fn admit(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
         let mut left = spec.accepts_per_tick;
-        while let Some(&f) = self.front.front() {
+        self.arrival = NEVER;
+        while let Some(f) = self.front.front() {
             if f.at >= t {
-                return f.at + 1;
+                self.arrival = f.at.saturating_add(1);
+                return;
             }
             if left == 0 {
-                return t + 1;
+                self.arrival = t.wrapping_add(1);
+                return;
             }
             // While the head waits no write enters, so it cannot become one to forward or coalesce.
-            if self.blocked[usize::from(f.write)] || !self.enqueue(spec, f, t, out) {
-                self.blocked[usize::from(f.write)] = true;
-                return NEVER;
+            let full = !f.write && self.len[0] >= spec.read_queue && self.len[1] == 0;
+            if self.blocked || full || !self.accept_front(spec, t, out) {
+                self.blocked = true;
+                return;
             }
-            self.front.pop_front();
-            left -= 1;
+            left = left.wrapping_sub(1);
         }
-        NEVER
+    }
+
+    /// Accepts the head of the front queue if there is room for it.
+    #[inline(never)]
+    fn accept_front(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) -> bool {
+        let Some(&f) = self.front.front() else {
+            return false;
+        };
+        let done = self.enqueue(spec, f, t, out);
+        if done {
+            self.front.drop_front();
+        }
+        done
     }
 
     // ---- completion ------------------------------------------------------------------------------------------------
 
-    #[inline]
-    fn depart(&mut self, depart: u64, arrive: u64, tag: u32) {
+    #[inline(always)]
+    fn depart(&mut self, depart: u64, arrive: u64, tag: u32, cause: WaitCause) {
         // Reads leave in order; a forwarded read waits for those before it.
         let depart = depart.max(self.last_depart);
         self.last_depart = depart;
-        self.stats.latency(depart - arrive);
-        self.pending.push_back(Pending { depart, tag });
+        self.stats.latency(depart.wrapping_sub(arrive));
+        self.pending.push_back(Pending { depart, tag, cause });
     }
 
     #[inline]
-    fn flush(&mut self, clk: u64, out: &mut Vec<(u64, u32)>) {
+    fn flush(&mut self, clk: u64, out: &mut Vec<Done>) {
         while let Some(&p) = self.pending.front() {
             if p.depart > clk {
                 break;
             }
-            self.pending.pop_front();
-            out.push((p.depart - 1, p.tag));
+            self.pending.drop_front();
+            self.left = self.left.wrapping_sub(1);
+            out.push(Done {
+                tick: p.depart.wrapping_sub(1),
+                tag: p.tag,
+                cause: p.cause,
+            });
         }
     }
 
@@ -790,9 +951,9 @@ impl Exact {
     #[inline(always)]
     fn ready(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
         let (t, c) = (&spec.table, cmd & 15);
-        self.top_ready[bank.wrapping_shr(t.top_shift)][c]
-            .max(self.group_ready[bank.wrapping_shr(t.bank_shift)][c])
-            .max(self.bank_ready[bank][c])
+        at(&self.tops, bank.wrapping_shr(t.top_shift)).ready[c]
+            .max(at(&self.group_ready, bank.wrapping_shr(t.bank_shift))[c])
+            .max(at(&self.banks, bank).ready[c])
     }
 
     /// Ready clock of a refresh command, or of the precharge for it, over banks `lo..hi` below a node of `scope`.
@@ -809,12 +970,8 @@ impl Exact {
                 from = lo >> shift << shift;
                 to = from + (1 << shift);
             }
-            let base = r.before as usize * t.banks;
-            let last = self.last[base + from..base + to]
-                .iter()
-                .copied()
-                .max()
-                .unwrap_or(0);
+            let before = &self.last[r.before as usize & 15];
+            let last = (from..to).map(|b| *at(before, b)).max().unwrap_or(0);
             if last > 0 {
                 ready = ready.max(last + u64::from(r.cycles));
             }
@@ -824,27 +981,36 @@ impl Exact {
 
     #[inline(always)]
     fn ring(rings: &mut [u64], first: usize, window: usize, node: usize, t: u64) -> Option<u64> {
-        let ring = &mut rings[first + node * window..first + (node + 1) * window];
-        for i in (1..window).rev() {
-            ring[i] = ring[i - 1];
+        let start = node.wrapping_mul(window).wrapping_add(first);
+        let ring = rings.get_mut(start..start.wrapping_add(window))?;
+        let mut new = t;
+        for x in ring {
+            new = std::mem::replace(x, new);
         }
-        ring[0] = t;
-        (ring[window - 1] > 0).then_some(ring[window - 1])
+        // What fell out is `window` issues back; the rule is about the last one that stayed.
+        let _ = new;
+        let last = rings
+            .get(start.wrapping_add(window).wrapping_sub(1))
+            .copied()?;
+        (last > 0).then_some(last)
     }
 
     /// Raises the ready time of `target` for all banks `lo..hi`, which are whole nodes of some level.
     fn raise(&mut self, spec: &DramSpec, target: u8, lo: usize, hi: usize, when: u64) {
         let tb = &spec.table;
-        let (list, shift) = if (lo | hi) & ((1 << tb.top_shift) - 1) == 0 {
-            (&mut self.top_ready, tb.top_shift)
+        let c = target as usize & 15;
+        if (lo | hi) & ((1 << tb.top_shift) - 1) == 0 {
+            for i in lo >> tb.top_shift..hi >> tb.top_shift {
+                raise(&mut at_mut(&mut self.tops, i).ready[c], when);
+            }
         } else if (lo | hi) & ((1 << tb.bank_shift) - 1) == 0 {
-            (&mut self.group_ready, tb.bank_shift)
+            for i in lo >> tb.bank_shift..hi >> tb.bank_shift {
+                raise(&mut at_mut(&mut self.group_ready, i)[c], when);
+            }
         } else {
-            (&mut self.bank_ready, 0)
-        };
-        for x in &mut list[lo >> shift..hi >> shift] {
-            let x = &mut x[target as usize & 15];
-            *x = (*x).max(when);
+            for b in lo..hi {
+                raise(&mut at_mut(&mut self.banks, b).ready[c], when);
+            }
         }
     }
 
@@ -852,32 +1018,69 @@ impl Exact {
     #[inline(always)]
     fn touch(&mut self, spec: &DramSpec, cmd: Cmd, bank: usize, t: u64) {
         let tb = &spec.table;
-        let e = &tb.effects[cmd as usize];
-        if tb.stamped[cmd as usize] {
-            self.last[cmd as usize * tb.banks + bank] = t;
-        }
-        #[inline(always)]
-        fn lift(ready: &mut Ready, rules: &[Simple], t: u64) {
-            for r in rules {
-                let x = &mut ready[r.target as usize & 15];
-                *x = (*x).max(t.wrapping_add(r.cycles.into()));
-            }
-        }
-        lift(&mut self.bank_ready[bank], &e.bank, t);
-        if !e.group.is_empty() {
-            lift(
-                &mut self.group_ready[bank.wrapping_shr(tb.bank_shift)],
-                &e.group,
-                t,
-            );
+        let e = &tb.effects[cmd as usize & 15];
+        if e.stamped {
+            *at_mut(&mut self.last[cmd as usize & 15], bank) = t;
         }
         let top = bank.wrapping_shr(tb.top_shift);
-        lift(&mut self.top_ready[top], &e.top, t);
+        let tops = &mut at_mut(&mut self.tops, top).ready;
+        let groups = at_mut(&mut self.group_ready, bank.wrapping_shr(tb.bank_shift));
+        let own = &mut at_mut(&mut self.banks, bank).ready;
+        // Where a usual rule is absent its cycles are 0, and a ready time of now binds nobody.
+        let n = &e.near;
+        match cmd {
+            Cmd::Rd | Cmd::Wr => {
+                raise(&mut tops[RD], t.wrapping_add(n[0]));
+                raise(&mut tops[WR], t.wrapping_add(n[1]));
+                raise(&mut groups[RD], t.wrapping_add(n[2]));
+                raise(&mut groups[WR], t.wrapping_add(n[3]));
+                raise(&mut own[PRE], t.wrapping_add(n[4]));
+            }
+            Cmd::Act => {
+                raise(&mut tops[ACT], t.wrapping_add(n[0]));
+                raise(&mut groups[ACT], t.wrapping_add(n[1]));
+                raise(&mut own[ACT], t.wrapping_add(n[2]));
+                raise(&mut own[PRE], t.wrapping_add(n[3]));
+                raise(&mut own[RD], t.wrapping_add(n[4]));
+                raise(&mut own[WR], t.wrapping_add(n[5]));
+            }
+            Cmd::Pre => {
+                raise(&mut tops[PRE], t.wrapping_add(n[0]));
+                raise(&mut own[ACT], t.wrapping_add(n[1]));
+            }
+            _ => {}
+        }
+        if !e.plain {
+            self.touch_more(spec, cmd, bank, t);
+        }
+    }
+
+    /// The rules of a command that `touch` does not know by place.
+    #[inline(never)]
+    fn touch_more(&mut self, spec: &DramSpec, cmd: Cmd, bank: usize, t: u64) {
+        let tb = &spec.table;
+        let e = &tb.effects[cmd as usize & 15];
+        let top = bank.wrapping_shr(tb.top_shift);
+        for r in &e.bank {
+            let x = &mut at_mut(&mut self.banks, bank).ready[r.target as usize & 15];
+            raise(x, t.wrapping_add(r.cycles.into()));
+        }
+        let group = bank.wrapping_shr(tb.bank_shift);
+        for r in &e.group {
+            let x = &mut at_mut(&mut self.group_ready, group)[r.target as usize & 15];
+            raise(x, t.wrapping_add(r.cycles.into()));
+        }
+        for r in &e.top {
+            let x = &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15];
+            raise(x, t.wrapping_add(r.cycles.into()));
+        }
         for r in &e.tops {
             let when = t.wrapping_add(r.cycles.into());
-            for top in &mut self.top_ready {
-                let x = &mut top[r.target as usize & 15];
-                *x = (*x).max(when);
+            for top in 0..tb.tops {
+                raise(
+                    &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15],
+                    when,
+                );
             }
         }
         for r in &e.mid_siblings {
@@ -885,23 +1088,24 @@ impl Exact {
             let level = r.level as usize;
             let shift = tb.level_shift[level].wrapping_sub(tb.bank_shift);
             let up = tb.level_shift[level - 1].wrapping_sub(tb.bank_shift);
-            let g = bank.wrapping_shr(tb.bank_shift);
-            let first = g.wrapping_shr(up).wrapping_shl(up);
+            let first = group.wrapping_shr(up).wrapping_shl(up);
             let last = first.wrapping_add(1usize.wrapping_shl(up));
-            let own = g.wrapping_shr(shift).wrapping_shl(shift);
+            let own = group.wrapping_shr(shift).wrapping_shl(shift);
             let next = own.wrapping_add(1usize.wrapping_shl(shift));
             for range in [first..own, next..last] {
-                for x in &mut self.group_ready[range] {
-                    let x = &mut x[r.target as usize & 15];
-                    *x = (*x).max(when);
+                for i in range {
+                    raise(
+                        &mut at_mut(&mut self.group_ready, i)[r.target as usize & 15],
+                        when,
+                    );
                 }
             }
         }
         for r in &e.windows {
-            let ring = Exact::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
+            let ring = Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
             if let Some(from) = ring {
-                let x = &mut self.top_ready[top][r.target as usize & 15];
-                *x = (*x).max(from.wrapping_add(r.cycles.into()));
+                let x = &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15];
+                raise(x, from.wrapping_add(r.cycles.into()));
             }
         }
         for r in &e.other {
@@ -916,7 +1120,7 @@ impl Exact {
         let node = bank >> shift;
         let mut from = t;
         if r.window > 1 {
-            match Exact::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t) {
+            match Self::ring(&mut self.rings, r.ring as usize, r.window.into(), node, t) {
                 Some(x) => from = x,
                 None => return,
             }
@@ -936,10 +1140,13 @@ impl Exact {
     /// Applies the timing rules of an all-bank command to all nodes above, at and below its scope.
     fn touch_all(&mut self, spec: &DramSpec, cmd: Cmd, lo: usize, hi: usize, scope: u8, t: u64) {
         let tb = &spec.table;
-        if tb.stamped[cmd as usize] {
-            self.last[cmd as usize * tb.banks + lo..cmd as usize * tb.banks + hi].fill(t);
+        let e = &tb.effects[cmd as usize & 15];
+        if e.stamped {
+            for b in lo..hi {
+                *at_mut(&mut self.last[cmd as usize & 15], b) = t;
+            }
         }
-        for r in &tb.effects[cmd as usize].all {
+        for r in &e.all {
             let shift = tb.level_shift[r.level as usize];
             if r.sibling && r.level > scope {
                 // Below the scope every node is a target, none a sibling.
@@ -953,210 +1160,295 @@ impl Exact {
 
     // ---- selection -------------------------------------------------------------------------------------------------
 
-    #[inline]
+    #[inline(always)]
     fn set_write_mode(&mut self, spec: &DramSpec) {
-        let old = self.write_mode;
-        if old {
-            if self.len[1] < spec.drain_below && self.len[0] != 0 {
-                self.write_mode = false;
-            }
-        } else if self.len[1] > spec.drain_above || self.len[0] == 0 {
-            self.write_mode = true;
-        }
-        if self.write_mode != old {
-            self.stale |= timing::COL | timing::PRE | timing::ACT;
+        let flip = if self.write_mode {
+            self.len[1] < spec.drain_below && self.len[0] != 0
+        } else {
+            self.len[1] > spec.drain_above || self.len[0] == 0
+        };
+        if flip {
+            self.flip(spec);
         }
     }
 
-    /// A bank may have become a candidate of `class` in direction `d`: keeps the known best right.
+    #[inline(never)]
+    fn flip(&mut self, spec: &DramSpec) {
+        self.write_mode = !self.write_mode;
+        self.dirty |= 1 << QUEUED | 1 << ROW;
+        for p in 0..spec.table.tops {
+            at_mut(&mut self.tops, p).stale |= timing::COL | timing::PRE | timing::ACT;
+        }
+    }
+
+    /// A bank has become a candidate of `class` in direction `d`: keeps the known best right.
     #[inline(always)]
     fn compete_as(&mut self, spec: &DramSpec, class: u8, d: usize, b: usize, t: u64) {
-        if d != usize::from(self.write_mode) || self.stale & class != 0 {
+        let p = b.wrapping_shr(spec.table.top_shift);
+        if d != usize::from(self.write_mode) {
             return;
         }
+        let bank = at(&self.banks, b);
         let (cmd, mask, age) = match class {
-            timing::COL => (
-                if d == 0 { RD } else { WR },
-                &self.col[d],
-                self.hit_seq[d][b],
-            ),
-            timing::PRE => (PRE, &self.pre[d], self.miss_seq[d][b]),
-            _ => (ACT, &self.act[d], self.miss_seq[d][b]),
+            timing::COL => (if d == 0 { RD } else { WR }, &self.col[d], bank.hit_seq[d]),
+            timing::PRE => (PRE, &self.pre[d], bank.miss_seq[d]),
+            _ => (ACT, &self.act[d], bank.miss_seq[d]),
         };
         if !get(mask, b) {
             return;
         }
-        let mut time = self.ready(spec, cmd, b).max(t);
-        if spec.table.half {
-            if class != timing::PRE {
-                time |= 1;
-            } else if time == self.rising.edge && self.pairing_blocks(spec, b) {
-                time += 1;
-            }
+        if at(&self.tops, p).stale & class != 0 {
+            self.dirty |= class_dirt(class);
+        } else {
+            self.compete(spec, class, cmd, age, b, t);
         }
-        let best = &mut self.best[class.trailing_zeros() as usize & 3];
-        if (time, age) < (best.time, best.age) {
-            *best = Best { time, age, bank: b };
+    }
+
+    /// Takes a new candidate of `class`, bank `b`, into account from clock `t` on.
+    #[inline(always)]
+    fn compete(&mut self, spec: &DramSpec, class: u8, cmd: usize, age: u64, b: usize, t: u64) {
+        let tb = &spec.table;
+        let p = b.wrapping_shr(tb.top_shift);
+        let half = u64::from(tb.half && class != timing::PRE);
+        let group = at(&self.group_ready, b.wrapping_shr(tb.bank_shift))[cmd & 15];
+        let own = at(&self.banks, b).ready[cmd & 15];
+        let rising = self.rising;
+        let top = at_mut(&mut self.tops, p);
+        let now = t.max(top.ready[cmd & 15]) | half;
+        let mut time = group.max(own).max(now) | half;
+        let best = &mut top.best[class_index(class)];
+        if tb.half && class == timing::PRE {
+            if time == rising.edge && rising.blocks(p, b) {
+                time = time.wrapping_add(1);
+            }
+            if best.time < now {
+                top.stale |= class;
+                self.dirty |= class_dirt(class);
+                return;
+            }
+        } else if best.time < now && now >= best.until {
+            top.stale |= class;
+            self.dirty |= class_dirt(class);
+            return;
+        }
+        let pick = &self.picks[class_kind(class)];
+        if (time, age) < (pick.time, pick.age) {
+            self.dirty |= class_dirt(class);
+        }
+        let known = best.time.max(now);
+        if (time, age) < (known, best.age) {
+            if time < known {
+                best.until = best.until.min(known);
+            }
+            (best.time, best.age, best.bank) = (time, age, b);
+        } else if age < best.age {
+            best.until = best.until.min(time);
         }
     }
 
     /// What a command to bank `b` at clock `t` makes unknown: bests that lie at the bank itself, and those that a rule
-    /// above the bank may delay. A best later than that is still the best, as no candidate was earlier.
-    #[inline]
-    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64, also: u8) {
-        let delays = &spec.table.effects[cmd as usize].delays;
-        let hit = |best: &Best, delay: u64, class: u8| {
-            if best.bank == b || best.time < t.wrapping_add(delay) {
-                class
-            } else {
-                0
-            }
-        };
-        self.stale |= also
-            | hit(&self.best[0], delays[0], timing::COL)
-            | hit(&self.best[1], delays[1], timing::PRE)
-            | hit(&self.best[2], delays[2], timing::ACT)
-            | hit(&self.best[3], delays[3], timing::ACTIVE);
+    /// between top node and bank may delay. Other candidates may be delayed too, but then the best is still the best.
+    #[inline(always)]
+    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64) {
+        let tb = &spec.table;
+        let e = &tb.effects[cmd as usize & 15];
+        let top = at_mut(&mut self.tops, b.wrapping_shr(tb.top_shift));
+        let mut stale = 0;
+        for (i, best) in top.best.iter().enumerate() {
+            let other = (best.bank ^ b).wrapping_shr(tb.bank_shift) != 0;
+            let until = if other { e.wide[i] } else { e.delays[i] };
+            let hit = best.bank == b || until != 0 && best.time < t.wrapping_add(until);
+            stale |= u8::from(hit) << i;
+        }
+        top.stale |= stale;
+        let mut dirty = 0;
+        for (i, pick) in self.picks.iter().enumerate() {
+            let hit = pick.bank == b as u32 || pick.time < t.wrapping_add(e.reach[i]);
+            dirty |= u8::from(hit) << i;
+        }
+        self.dirty |= dirty;
+    }
+
+    fn forget(&mut self, spec: &DramSpec) {
+        self.dirty = ALL_DIRTY;
+        for p in 0..spec.table.tops {
+            at_mut(&mut self.tops, p).stale = u8::MAX;
+        }
     }
 
     /// The best candidate of `class` from clock `t` on.
     #[inline(always)]
     fn find<const HALF: bool>(&mut self, spec: &DramSpec, class: u8, t: u64) -> Best {
-        let i = class.trailing_zeros() as usize & 3;
-        let known = self.best[i];
-        if self.stale & class == 0 && known.time >= t {
-            return known;
-        }
         let d = usize::from(self.write_mode);
-        let mut best = (NEVER, NONE);
-        match class {
-            timing::COL => {
-                let cmd = if d == 0 { RD } else { WR };
-                if any(&self.col[d]) {
-                    self.scan::<HALF, false>(
-                        spec,
-                        cmd,
-                        &self.col[d],
-                        &self.hit_seq[d],
-                        t,
-                        &mut best,
-                    );
-                }
+        let (cmd, mask) = match class {
+            timing::COL => (if d == 0 { RD } else { WR }, self.col[d]),
+            timing::PRE => (PRE, self.pre[d]),
+            timing::ACT => (ACT, self.act[d]),
+            timing::HELD_RD => (RD, self.held_by[0]),
+            _ => (WR, self.held_by[1]),
+        };
+        let mut found = NO_BEST;
+        if !any(&mask) {
+            return found;
+        }
+        for (p, slice) in spec.table.slices.iter().enumerate() {
+            let mut own = mask;
+            for (m, s) in own.iter_mut().zip(slice) {
+                *m &= s;
             }
-            timing::PRE => {
-                if any(&self.pre[d]) {
-                    self.scan::<false, HALF>(
-                        spec,
-                        PRE,
-                        &self.pre[d],
-                        &self.miss_seq[d],
-                        t,
-                        &mut best,
-                    );
-                }
+            if !any(&own) {
+                continue;
             }
-            timing::ACT => {
-                if any(&self.act[d]) {
-                    self.scan::<HALF, false>(
-                        spec,
-                        ACT,
-                        &self.act[d],
-                        &self.miss_seq[d],
-                        t,
-                        &mut best,
-                    );
-                }
+            let top = at(&self.tops, p);
+            let now = t.max(top.ready[cmd]) | u64::from(HALF && class != timing::PRE);
+            let mut best = top.best[class_index(class)];
+            let holds = best.time >= now || now < best.until && !(HALF && class == timing::PRE);
+            if top.stale & class == 0 && holds {
+                best.time = best.time.max(now);
+            } else {
+                best = self.search::<HALF>(spec, class, cmd, d, p, &own, now);
             }
-            _ => {
-                for (cmd, held) in [RD, WR].into_iter().zip(&self.held_by) {
-                    if any(held) {
-                        self.scan::<HALF, false>(spec, cmd, held, &self.holder_age, t, &mut best);
-                    }
-                }
+            if (best.time, best.age) < (found.time, found.age) {
+                found = best;
             }
         }
-        let (key, bank) = best;
-        let found = if bank == NONE {
-            NO_BEST
-        } else {
-            Best {
-                time: t.wrapping_add(key >> AGE_BITS),
-                age: key & ((1 << AGE_BITS) - 1),
-                bank,
-            }
-        };
-        self.best[i] = found;
-        self.stale &= !class;
         found
+    }
+
+    /// The best of the banks in `mask`, all below top node `p`, from clock `now` on.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // inlined: a struct would only be taken apart again
+    fn search<const HALF: bool>(
+        &mut self,
+        spec: &DramSpec,
+        class: u8,
+        cmd: usize,
+        d: usize,
+        p: usize,
+        mask: &[u64; W],
+        now: u64,
+    ) -> Best {
+        let (mut least, mut until, mut at_bank) = (NEVER, NEVER, NONE);
+        for (w, &word) in mask.iter().enumerate() {
+            let mut m = word;
+            while m != 0 {
+                let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                m &= m.wrapping_sub(1);
+                let bank = at(&self.banks, b);
+                let group = at(&self.group_ready, b.wrapping_shr(spec.table.bank_shift))[cmd & 15];
+                let mut time = group.max(bank.ready[cmd & 15]).max(now);
+                if HALF && class == timing::PRE {
+                    if time == self.rising.edge && self.rising.blocks(p, b) {
+                        time = time.wrapping_add(1);
+                    }
+                } else if HALF {
+                    time |= 1;
+                }
+                let age = match class {
+                    timing::COL => bank.hit_seq[d],
+                    timing::PRE | timing::ACT => bank.miss_seq[d],
+                    _ => bank.holder_age,
+                };
+                let key = time.wrapping_sub(now) << AGE_BITS | age;
+                let (less, more) = (key.min(least), key.max(least));
+                // The one that loses matters later if it is older.
+                if more & AGES < less & AGES {
+                    until = more.min(until);
+                }
+                if key < least {
+                    at_bank = b;
+                }
+                least = less;
+            }
+        }
+        let found = Best {
+            time: now.wrapping_add(least >> AGE_BITS),
+            age: least & AGES,
+            until: now.saturating_add(until >> AGE_BITS),
+            bank: at_bank,
+        };
+        let top = at_mut(&mut self.tops, p);
+        top.best[class_index(class)] = found;
+        top.stale &= !class;
+        found
+    }
+
+    /// The best of a kind from clock `t` on.
+    #[inline(always)]
+    fn pick<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> Pick {
+        if self.dirty >> kind & 1 != 0 || self.picks[kind].time < t {
+            match kind {
+                HELD => self.pick_held::<HALF>(spec, t),
+                QUEUED => self.pick_queued::<HALF>(spec, t),
+                _ => self.pick_row::<HALF>(spec, t),
+            }
+        }
+        self.picks[kind]
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, kind: usize, best: Best, cmd: Cmd) {
+        self.picks[kind] = Pick {
+            time: best.time,
+            age: best.age,
+            bank: best.bank as u32,
+            cmd,
+        };
+        self.dirty &= !(1 << kind);
+    }
+
+    #[inline(always)]
+    fn pick_held<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
+        if any(&self.held) {
+            self.pick_held_of::<HALF>(spec, t);
+        } else {
+            self.picks[HELD].time = NEVER;
+            self.dirty &= !(1 << HELD);
+        }
+    }
+
+    #[inline(never)]
+    fn pick_held_of<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
+        let read = self.find::<HALF>(spec, timing::HELD_RD, t);
+        let write = self.find::<HALF>(spec, timing::HELD_WR, t);
+        if (write.time, write.age) < (read.time, read.age) {
+            self.keep(HELD, write, Cmd::Wr);
+        } else {
+            self.keep(HELD, read, Cmd::Rd);
+        }
+    }
+
+    #[inline(always)]
+    fn pick_queued<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
+        let best = self.find::<HALF>(spec, timing::COL, t);
+        self.keep(
+            QUEUED,
+            best,
+            if self.write_mode { Cmd::Wr } else { Cmd::Rd },
+        );
+    }
+
+    #[inline(never)]
+    fn pick_row<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
+        let pre = self.find::<HALF>(spec, timing::PRE, t);
+        let act = self.find::<HALF>(spec, timing::ACT, t);
+        if (act.time, act.age) < (pre.time, pre.age) {
+            self.keep(ROW, act, Cmd::Act);
+        } else {
+            self.keep(ROW, pre, Cmd::Pre);
+        }
     }
 
     #[inline(always)]
     fn best_active<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Cand {
-        let b = self.find::<HALF>(spec, timing::ACTIVE, t);
-        if b.bank == NONE {
-            return NO_CAND;
-        }
-        let write = get(&self.held_by[1], b.bank);
-        let cmd = if write { Cmd::Wr } else { Cmd::Rd };
+        let p = self.pick::<HALF>(spec, HELD, t);
         Cand {
-            time: b.time,
-            cmd,
-            bank: b.bank as u16,
+            time: p.time,
+            cmd: p.cmd,
+            bank: p.bank as u16,
             source: Source::Active,
-            write,
+            write: p.cmd == Cmd::Wr,
         }
-    }
-
-    /// Lowers `best` to the best (key, bank) among `mask`, whose banks all need `cmd`; `ODD` rounds up to a rising edge, `PAIRED` heeds HBM3's pairing rule.
-    #[inline(always)]
-    fn scan<const ODD: bool, const PAIRED: bool>(
-        &self,
-        spec: &DramSpec,
-        cmd: usize,
-        mask: &[u64; WORDS],
-        ages: &[u64],
-        t: u64,
-        best: &mut (u64, usize),
-    ) {
-        let (tb, cmd) = (&spec.table, cmd & 15);
-        let mut found = *best;
-        for &(top, word, bits) in &tb.slices {
-            let mut m = mask[word as usize & (WORDS - 1)] & bits;
-            let base = self.top_ready[top as usize][cmd].max(t);
-            if m == 0 || base.wrapping_sub(t) << AGE_BITS > found.0 {
-                continue;
-            }
-            let first = word.wrapping_mul(64) as usize;
-            while m != 0 {
-                let b = first | m.trailing_zeros() as usize;
-                m &= m.wrapping_sub(1);
-                let group = self.group_ready[b.wrapping_shr(tb.bank_shift)][cmd];
-                let mut time = group.max(self.bank_ready[b][cmd]).max(base);
-                if ODD {
-                    time |= 1;
-                }
-                if PAIRED && time == self.rising.edge && self.pairing_blocks(spec, b) {
-                    time = time.wrapping_add(1);
-                }
-                let key = time.wrapping_sub(t) << AGE_BITS | ages[b];
-                if key < found.0 {
-                    found = (key, b);
-                }
-            }
-        }
-        *best = found;
-    }
-
-    #[inline(always)]
-    fn best_col<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Best {
-        self.find::<HALF>(spec, timing::COL, t)
-    }
-
-    /// HBM3: a precharge of `bank` may not pair with the row command of the rising edge before.
-    #[inline]
-    fn pairing_blocks(&self, spec: &DramSpec, bank: usize) -> bool {
-        self.rising.pc == pc_of(spec, bank)
-            && (self.rising.bank == u32::MAX || self.rising.bank == bank as u32)
     }
 
     /// The command of the oldest refresh that is due.
@@ -1165,7 +1457,7 @@ impl Exact {
             return NO_CAND;
         };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
-        let open = (lo..hi).any(|b| self.state[b] != BankState::Closed);
+        let open = (lo..hi).any(|b| at(&self.banks, b).state != BankState::Closed);
         let cmd = match (d.single, open) {
             (false, true) => Cmd::PreAll,
             (false, false) => Cmd::RefAll,
@@ -1209,11 +1501,11 @@ impl Exact {
     }
 
     #[inline(always)]
-    fn queue_cand(&self, cmd: Cmd, b: Best) -> Cand {
+    fn queue_cand(&self, p: Pick) -> Cand {
         Cand {
-            time: b.time,
-            cmd,
-            bank: b.bank as u16,
+            time: p.time,
+            cmd: p.cmd,
+            bank: p.bank as u16,
             source: Source::Queue,
             write: self.write_mode,
         }
@@ -1221,124 +1513,77 @@ impl Exact {
 
     // ---- bank state ------------------------------------------------------------------------------------------------
 
+    #[inline]
     fn open(&mut self, b: usize, row: u32) {
-        self.state[b] = BankState::Open;
-        self.row[b] = row;
+        let bank = at_mut(&mut self.banks, b);
+        bank.state = BankState::Open;
+        bank.row = row;
         for d in 0..2 {
-            set(&mut self.act[d], b, false);
-            let mut l = self.lists[d][b];
-            if l.miss == NIL {
-                continue;
-            }
-            // Split the waiting requests into those of this row and the others; both keep their order.
-            let (mut i, mut other) = (l.miss, NO_LISTS);
-            while i != NIL {
-                let e = self.entries[i as usize];
-                let (head, tail) = if e.row == row {
-                    (&mut other.hit, &mut other.hit_tail)
-                } else {
-                    (&mut other.miss, &mut other.miss_tail)
-                };
-                if *head == NIL {
-                    *head = i;
-                } else {
-                    self.entries[*tail as usize].next = i;
+            clear(&mut self.act[d], b);
+            if bank.lists[d].miss != NIL {
+                // Split the waiting requests into those of this row and the others; both keep their order.
+                let l = split(&mut self.entries, bank.lists[d].miss, row);
+                bank.lists[d] = l;
+                if let Some(e) = self.entries.get(l.hit as usize) {
+                    bank.hit_seq[d] = e.seq;
+                    put(&mut self.col[d], b);
                 }
-                *tail = i;
-                i = e.next;
-            }
-            for tail in [other.hit_tail, other.miss_tail] {
-                if tail != NIL {
-                    self.entries[tail as usize].next = NIL;
+                if let Some(e) = self.entries.get(l.miss as usize) {
+                    bank.miss_seq[d] = e.seq;
                 }
             }
-            l = other;
-            if l.hit != NIL {
-                self.hit_seq[d][b] = self.entries[l.hit as usize].seq;
-                set(&mut self.col[d], b, true);
-            }
-            if l.miss != NIL {
-                self.miss_seq[d][b] = self.entries[l.miss as usize].seq;
-            }
-            self.lists[d][b] = l;
         }
         self.update_pre(b);
     }
 
-    #[inline]
+    #[inline(always)]
     fn update_pre(&mut self, b: usize) {
-        let able = self.state[b] == BankState::Open && !get(&self.held, b);
+        let bank = at(&self.banks, b);
+        let able = bank.state == BankState::Open && !get(&self.held, b);
         for d in 0..2 {
-            let on = able && self.lists[d][b].miss != NIL;
+            let on = able && bank.lists[d].miss != NIL;
             set(&mut self.pre[d], b, on);
         }
     }
 
-    fn close(&mut self, b: usize) {
-        self.state[b] = BankState::Closed;
-        for d in 0..2 {
-            set(&mut self.pre[d], b, false);
-            let l = self.lists[d][b];
-            if l.hit != NIL {
-                set(&mut self.col[d], b, false);
-                let merged = self.merge(l);
-                self.lists[d][b] = merged;
-                self.miss_seq[d][b] = self.entries[merged.miss as usize].seq;
-            }
-            let on = self.lists[d][b].miss != NIL;
-            set(&mut self.act[d], b, on);
-        }
-    }
-
-    /// Both lists as one, by age.
-    fn merge(&mut self, l: Lists) -> Lists {
-        let (mut x, mut y) = (l.hit, l.miss);
-        let mut out = NO_LISTS;
-        while x != NIL || y != NIL {
-            let first = y == NIL
-                || (x != NIL && self.entries[x as usize].seq < self.entries[y as usize].seq);
-            let i = if first { x } else { y };
-            let next = self.entries[i as usize].next;
-            if first {
-                x = next;
-            } else {
-                y = next;
-            }
-            if out.miss == NIL {
-                out.miss = i;
-            } else {
-                self.entries[out.miss_tail as usize].next = i;
-            }
-            out.miss_tail = i;
-        }
-        if out.miss_tail != NIL {
-            self.entries[out.miss_tail as usize].next = NIL;
-        }
-        out
-    }
-
     #[inline]
+    fn close(&mut self, b: usize) {
+        let bank = at_mut(&mut self.banks, b);
+        bank.state = BankState::Closed;
+        for d in 0..2 {
+            clear(&mut self.pre[d], b);
+            let l = bank.lists[d];
+            if l.hit != NIL {
+                clear(&mut self.col[d], b);
+                let merged = merge(&mut self.entries, l);
+                bank.lists[d] = merged;
+                bank.miss_seq[d] = self.entries[merged.miss as usize].seq;
+            }
+            set(&mut self.act[d], b, bank.lists[d].miss != NIL);
+        }
+    }
+
+    #[inline(always)]
     fn pop_hit(&mut self, d: usize, b: usize) -> u16 {
-        let l = &mut self.lists[d][b];
+        let bank = at_mut(&mut self.banks, b);
+        let l = &mut bank.lists[d];
         let i = l.hit;
         l.hit = self.entries[i as usize].next;
-        if l.hit == NIL {
-            set(&mut self.col[d], b, false);
-        } else {
-            self.hit_seq[d][b] = self.entries[l.hit as usize].seq;
+        match self.entries.get(l.hit as usize) {
+            Some(e) => bank.hit_seq[d] = e.seq,
+            None => clear(&mut self.col[d], b),
         }
         i
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop_miss(&mut self, d: usize, b: usize) -> u16 {
-        let l = &mut self.lists[d][b];
+        let bank = at_mut(&mut self.banks, b);
+        let l = &mut bank.lists[d];
         let i = l.miss;
         l.miss = self.entries[i as usize].next;
-        if l.miss == NIL {
-            l.miss_tail = NIL;
-        } else {
-            self.miss_seq[d][b] = self.entries[l.miss as usize].seq;
+        if let Some(e) = self.entries.get(l.miss as usize) {
+            bank.miss_seq[d] = e.seq;
         }
         i
     }
@@ -1346,13 +1591,28 @@ impl Exact {
     #[inline(always)]
     fn leave_queue(&mut self, i: u16, t: u64) {
         let e = &self.entries[i as usize];
-        let (d, addr) = (usize::from(e.write), e.addr);
-        // The entry leaves in tick `t`; it still counts for that tick.
-        self.count_queue(d, t + 1);
-        self.len[d] -= 1;
-        self.blocked[d] = false;
-        if d == 1 {
-            self.filter[hash(addr)] -= 1;
+        let d = usize::from(e.write);
+        // It counted in the queue from the tick of acceptance to this one.
+        let ticks = t.wrapping_sub(e.arrive);
+        self.len[d] = self.len[d].wrapping_sub(1);
+        if self.blocked {
+            self.unblock(e.write);
+        }
+        if d == 0 {
+            self.stats.read_queue_ticks = self.stats.read_queue_ticks.wrapping_add(ticks);
+        } else {
+            self.stats.write_queue_ticks = self.stats.write_queue_ticks.wrapping_add(ticks);
+            let count = &mut self.filter[hash(self.entries[i as usize].addr)];
+            *count = count.wrapping_sub(1);
+        }
+    }
+
+    /// A request has left the queue of this direction.
+    #[inline]
+    fn unblock(&mut self, write: bool) {
+        if self.front.front().is_some_and(|f| f.write == write) {
+            self.blocked = false;
+            self.arrival = 0;
         }
     }
 
@@ -1368,36 +1628,58 @@ impl Exact {
             return;
         }
         e.counted = true;
-        match (cmd, spec.stats_after_command) {
-            (Cmd::Pre, false) => self.stats.conflicts += 1,
-            (Cmd::Pre, true) | (Cmd::Act, false) => self.stats.misses += 1,
-            _ => self.stats.hits += 1,
-        }
+        let count = match (cmd, spec.stats_after_command) {
+            (Cmd::Pre, false) => &mut self.stats.conflicts,
+            (Cmd::Pre, true) | (Cmd::Act, false) => &mut self.stats.misses,
+            _ => &mut self.stats.hits,
+        };
+        *count = count.wrapping_add(1);
     }
 
-    fn retire(&mut self, spec: &DramSpec, i: u16, t: u64, out: &mut Vec<(u64, u32)>) {
-        let e = self.entries[i as usize];
-        self.stats.bus_busy += u64::from(spec.burst);
-        let wait = t - 1 - e.arrive;
-        let mut refresh = self.refresh_time - e.refreshed;
+    #[inline(always)]
+    fn retire(&mut self, spec: &DramSpec, i: u16, t: u64, out: &mut Vec<Done>) {
+        let Some(e) = self.entries.get_mut(i as usize) else {
+            return;
+        };
+        e.next = std::mem::replace(&mut self.free, i);
+        let s = &mut self.stats;
+        s.bus_busy = s.bus_busy.wrapping_add(spec.burst.into());
+        let wait = t.wrapping_sub(1).wrapping_sub(e.arrive);
+        let mut refresh = self.refresh_time.wrapping_sub(e.refreshed);
         if !self.due.is_empty() {
-            refresh += t.saturating_sub(self.due_since.max(e.arrive));
+            refresh = refresh.wrapping_add(t.saturating_sub(self.due_since.max(e.arrive)));
         }
         let refresh = refresh.min(wait);
-        let bank = if e.opened == 0 { 0 } else { t - e.opened }.min(wait - refresh);
-        self.stats.wait_refresh += refresh;
-        self.stats.wait_bank += bank;
-        self.stats.wait_bus += wait - refresh - bank;
-        if e.write {
-            self.stats.writes += 1;
-            self.flush(t, out);
-            out.push((t - 1, e.tag));
+        let rest = wait.wrapping_sub(refresh);
+        let bank = if e.opened == 0 {
+            0
         } else {
-            self.stats.reads += 1;
-            self.depart(t + u64::from(spec.read_latency), e.arrive, e.tag);
+            t.wrapping_sub(e.opened)
         }
-        self.entries[i as usize].next = self.free;
-        self.free = i;
+        .min(rest);
+        let bus = rest.wrapping_sub(bank);
+        s.wait_refresh = s.wait_refresh.wrapping_add(refresh);
+        s.wait_bank = s.wait_bank.wrapping_add(bank);
+        s.wait_bus = s.wait_bus.wrapping_add(bus);
+        let (tag, arrive, latency) = (e.tag, e.arrive, u64::from(spec.read_latency));
+        let waited = u64::from(e.waited);
+        let mut cause = WaitCause::Latency;
+        if waited.max(wait) > latency {
+            cause = WaitCause::of(latency, waited, bank, bus, refresh);
+        }
+        if e.write {
+            s.writes = s.writes.wrapping_add(1);
+            self.flush(t, out);
+            self.left = self.left.wrapping_sub(1);
+            out.push(Done {
+                tick: t.wrapping_sub(1),
+                tag,
+                cause,
+            });
+        } else {
+            s.reads = s.reads.wrapping_add(1);
+            self.depart(t.wrapping_add(latency), arrive, tag, cause);
+        }
     }
 
     /// Issues a candidate at clock `t`.
@@ -1407,97 +1689,124 @@ impl Exact {
         spec: &DramSpec,
         c: Cand,
         t: u64,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) {
+        match (c.source, c.cmd) {
+            (Source::Due, _) => self.issue_due(spec, c, t, log),
+            (Source::Active, _) | (_, Cmd::Rd | Cmd::Wr) => self.issue_col(spec, c, t, out, log),
+            (_, Cmd::Pre) => self.issue_pre(spec, c, t, log),
+            _ => self.issue_act::<LP, L>(spec, c, t, log),
+        }
+    }
+
+    /// A column command.
+    #[inline]
+    fn issue_col<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        c: Cand,
+        t: u64,
+        out: &mut Vec<Done>,
         log: &mut L,
     ) {
         let b = c.bank as usize;
         let d = usize::from(c.write);
-        match (c.source, c.cmd) {
-            (Source::Due, _) => self.issue_due(spec, c, t, log),
-            (Source::Active, _) => {
-                let i = self.holder[b];
-                set(&mut self.held, b, false);
-                set(&mut self.held_by[d], b, false);
-                self.update_pre(b);
-                self.column(spec, i, c, t, out, log);
-                self.spoil(spec, c.cmd, b, t, timing::ACTIVE);
-                self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
-            }
-            (Source::Queue, Cmd::Pre) => {
-                let i = self.lists[d][b].miss;
-                self.count_first(spec, i, Cmd::Pre, t);
-                log.log(t, Cmd::Pre, b, Some(self.entries[i as usize].addr), c.write);
-                self.stats.precharges += 1;
-                self.touch(spec, Cmd::Pre, b, t);
-                self.close(b);
-                self.spoil(spec, Cmd::Pre, b, t, timing::PRE);
-                self.compete_as(spec, timing::ACT, d, b, t);
-            }
-            (Source::Queue, Cmd::Act) => {
-                let i = self.pop_miss(d, b);
-                self.count_first(spec, i, Cmd::Act, t);
-                let e = self.entries[i as usize];
-                log.log(t, Cmd::Act, b, Some(e.addr), c.write);
-                self.stats.activates += 1;
-                self.touch(spec, Cmd::Act, b, t);
-                self.leave_queue(i, t);
-                if LP {
-                    self.state[b] = BankState::Activating;
-                    for d in 0..2 {
-                        set(&mut self.act[d], b, false);
-                    }
-                    self.act2 = Some(Act2 {
-                        entry: i,
-                        bank: b as u16,
-                        deadline: t + spec.table.act2_limit,
-                    });
-                }
-                self.spoil(spec, Cmd::Act, b, t, timing::ACT);
-                if !LP {
-                    self.promote(spec, i, b, t);
-                    self.open(b, e.row);
-                    self.compete_as(spec, timing::COL, d, b, t);
-                }
-            }
-            (Source::Queue, _) => {
-                let i = self.pop_hit(d, b);
-                self.leave_queue(i, t);
-                self.column(spec, i, c, t, out, log);
-                self.spoil(spec, c.cmd, b, t, timing::COL);
-            }
+        if c.source == Source::Active {
+            let i = at(&self.banks, b).holder;
+            clear(&mut self.held, b);
+            clear(&mut self.held_by[d], b);
+            self.update_pre(b);
+            self.column(spec, i, c, t, out, log);
+            self.spoil(spec, c.cmd, b, t);
+            self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
+        } else {
+            let i = self.pop_hit(d, b);
+            self.leave_queue(i, t);
+            self.column(spec, i, c, t, out, log);
+            self.spoil(spec, c.cmd, b, t);
+        }
+    }
+
+    #[inline]
+    fn issue_pre<L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
+        let b = c.bank as usize;
+        let d = usize::from(c.write);
+        let i = at(&self.banks, b).lists[d].miss;
+        self.count_first(spec, i, Cmd::Pre, t);
+        log.log(t, Cmd::Pre, b, Some(self.entries[i as usize].addr), c.write);
+        self.stats.precharges = self.stats.precharges.wrapping_add(1);
+        self.touch(spec, Cmd::Pre, b, t);
+        self.close(b);
+        self.spoil(spec, Cmd::Pre, b, t);
+        self.compete_as(spec, timing::ACT, d, b, t);
+    }
+
+    #[inline]
+    fn issue_act<const LP: bool, L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
+        let b = c.bank as usize;
+        let d = usize::from(c.write);
+        let i = self.pop_miss(d, b);
+        self.count_first(spec, i, Cmd::Act, t);
+        let row = self.entries[i as usize].row;
+        log.log(t, Cmd::Act, b, Some(self.entries[i as usize].addr), c.write);
+        self.stats.activates = self.stats.activates.wrapping_add(1);
+        self.touch(spec, Cmd::Act, b, t);
+        self.leave_queue(i, t);
+        if LP {
+            at_mut(&mut self.banks, b).state = BankState::Activating;
+            clear(&mut self.act[0], b);
+            clear(&mut self.act[1], b);
+            self.act2 = Some(Act2 {
+                entry: i,
+                bank: b as u16,
+                deadline: t + spec.table.act2_limit,
+            });
+        }
+        self.spoil(spec, Cmd::Act, b, t);
+        if !LP {
+            self.promote(spec, i, b, t);
+            self.open(b, row);
+            self.compete_as(spec, timing::COL, d, b, t);
         }
     }
 
     /// The bank is open for entry `i`, which now waits for its column command alone.
     #[inline]
     fn promote(&mut self, spec: &DramSpec, i: u16, b: usize, t: u64) {
-        let (group, write) = (
-            self.entries[i as usize].group,
-            self.entries[i as usize].write,
-        );
-        // The reference compares ticks of acceptance and, within one, the order of activation.
+        let e = &self.entries[i as usize];
+        let write = e.write;
+        // The reference compares ticks of acceptance and, within one, the order of activation. The ages of a tick's
+        // requests are its own.
+        let group = e.seq.wrapping_sub(e.nth.into());
         let mut age = group;
-        for w in 0..WORDS {
+        for w in 0..W {
             let mut m = self.held[w];
             while m != 0 {
-                let o = w << 6 | m.trailing_zeros() as usize;
+                let o = at(&self.banks, w << 6 | m.trailing_zeros() as usize);
                 m &= m.wrapping_sub(1);
-                if self.entries[self.holder[o] as usize].group == group {
-                    age = age.max(self.holder_age[o].wrapping_add(1));
+                if o.holder_age >= age {
+                    let e = &self.entries[o.holder as usize];
+                    if e.seq.wrapping_sub(e.nth.into()) == group {
+                        age = o.holder_age.wrapping_add(1);
+                    }
                 }
             }
         }
-        self.holder[b] = i;
-        self.holder_age[b] = age;
-        set(&mut self.held, b, true);
-        set(&mut self.held_by[usize::from(write)], b, true);
-        if self.stale & timing::ACTIVE == 0 {
-            let time = self.ready(spec, if write { WR } else { RD }, b).max(t)
-                | u64::from(spec.table.half);
-            let best = &mut self.best[3];
-            if (time, age) < (best.time, best.age) {
-                *best = Best { time, age, bank: b };
-            }
+        let bank = at_mut(&mut self.banks, b);
+        bank.holder = i;
+        bank.holder_age = age;
+        put(&mut self.held, b);
+        put(&mut self.held_by[usize::from(write)], b);
+        let (class, cmd) = if write {
+            (timing::HELD_WR, WR)
+        } else {
+            (timing::HELD_RD, RD)
+        };
+        if at(&self.tops, b.wrapping_shr(spec.table.top_shift)).stale & class == 0 {
+            self.compete(spec, class, cmd, age, b, t);
+        } else {
+            self.dirty |= 1 << HELD;
         }
     }
 
@@ -1508,7 +1817,7 @@ impl Exact {
         i: u16,
         c: Cand,
         t: u64,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
         log: &mut L,
     ) {
         let b = c.bank as usize;
@@ -1516,8 +1825,8 @@ impl Exact {
         let mut cmd = c.cmd;
         if spec.row_policy == RowPolicy::Closed {
             let closing = if c.write { Cmd::WrA } else { Cmd::RdA };
-            let wanted =
-                self.lists[0][b].hit != NIL || self.lists[1][b].hit != NIL || get(&self.held, b);
+            let [reads, writes] = &at(&self.banks, b).lists;
+            let wanted = reads.hit != NIL || writes.hit != NIL || get(&self.held, b);
             if !wanted && self.ready(spec, closing as usize, b) <= t {
                 cmd = closing;
             }
@@ -1525,9 +1834,9 @@ impl Exact {
         log.log(t, cmd, b, Some(self.entries[i as usize].addr), c.write);
         self.touch(spec, cmd, b, t);
         if cmd != c.cmd {
-            self.stats.precharges += 1;
+            self.stats.precharges = self.stats.precharges.wrapping_add(1);
             self.close(b);
-            self.stale = u8::MAX;
+            self.forget(spec);
         }
         self.retire(spec, i, t, out);
     }
@@ -1536,7 +1845,7 @@ impl Exact {
         let Some(&d) = self.due.front() else { return };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         log.log(t, c.cmd, lo, None, false);
-        self.stale = u8::MAX;
+        self.forget(spec);
         if d.single {
             self.touch(spec, c.cmd, lo, t);
         } else {
@@ -1547,9 +1856,9 @@ impl Exact {
             self.touch_all(spec, c.cmd, lo, hi, scope, t);
         }
         if matches!(c.cmd, Cmd::Pre | Cmd::PreAll) {
-            self.stats.precharges += 1;
+            self.stats.precharges = self.stats.precharges.wrapping_add(1);
             for b in lo..hi {
-                if self.state[b] != BankState::Closed {
+                if at(&self.banks, b).state != BankState::Closed {
                     self.close(b);
                 }
             }
@@ -1610,17 +1919,29 @@ impl Exact {
         &mut self,
         spec: &DramSpec,
         end: u64,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut event = NEVER;
+        let mut event = self.next_event;
         while t <= end {
             if t == self.next_refresh {
                 self.add_due(spec, t);
+                self.dirty = ALL_DIRTY;
             }
-            let arrival = self.admit(spec, t, out);
-            let wake = arrival.min(self.next_refresh);
+            if t >= self.arrival {
+                self.admit(spec, t, out);
+            }
+            let wake = self.arrival.min(self.next_refresh);
+            if !LP {
+                if event > t && self.due.is_empty() {
+                    self.set_write_mode(spec);
+                }
+                if self.dirty == 0 && event > t {
+                    t = wake.min(event).min(end.wrapping_add(1));
+                    continue;
+                }
+            }
             if LP && let Some(c) = self.cas {
                 // The access that the synchronisation was for; nothing else may go first.
                 let time = self.ready(spec, c.cmd as usize, c.bank.into()).max(t);
@@ -1633,7 +1954,7 @@ impl Exact {
                 self.extend_wck(spec, c.write, t);
                 self.issue::<LP, L>(spec, c, t, out, log);
                 event = 0;
-                t += 1;
+                t = t.wrapping_add(1);
                 continue;
             }
             let second = if LP { self.act2 } else { None };
@@ -1644,26 +1965,29 @@ impl Exact {
             if LP && second.is_some_and(|a| a.deadline <= t) && second_ready == t {
                 self.issue_act2(spec, t, log);
                 event = 0;
-                t += 1;
+                t = t.wrapping_add(1);
                 continue;
             }
             let mut c = self.best_active::<false>(spec, t);
             if c.time > t {
                 let other = if self.due.is_empty() {
                     self.set_write_mode(spec);
-                    let mut best = self.best_col::<false>(spec, t);
-                    let mut cmd = if self.write_mode { Cmd::Wr } else { Cmd::Rd };
-                    let pre = self.find::<false>(spec, timing::PRE, t);
-                    if (pre.time, pre.age) < (best.time, best.age) {
-                        (best, cmd) = (pre, Cmd::Pre);
-                    }
-                    if !LP || second.is_none() {
-                        let act = self.find::<false>(spec, timing::ACT, t);
-                        if (act.time, act.age) < (best.time, best.age) {
-                            (best, cmd) = (act, Cmd::Act);
+                    let mut best = self.pick::<false>(spec, QUEUED, t);
+                    let row = if LP && second.is_some() {
+                        let pre = self.find::<false>(spec, timing::PRE, t);
+                        Pick {
+                            time: pre.time,
+                            age: pre.age,
+                            bank: pre.bank as u32,
+                            cmd: Cmd::Pre,
                         }
+                    } else {
+                        self.pick::<false>(spec, ROW, t)
+                    };
+                    if (row.time, row.age) < (best.time, best.age) {
+                        best = row;
                     }
-                    self.queue_cand(cmd, best)
+                    self.queue_cand(best)
                 } else {
                     self.best_due::<false>(spec, t)
                 };
@@ -1681,7 +2005,7 @@ impl Exact {
                 t = second_ready;
                 self.issue_act2(spec, t, log);
                 event = 0;
-                t += 1;
+                t = t.wrapping_add(1);
                 continue;
             }
             event = c.time;
@@ -1702,8 +2026,8 @@ impl Exact {
                         let cas = if c.write { Cmd::CasWr } else { Cmd::CasRd };
                         if self.ready(spec, cas as usize, c.bank.into()) <= t {
                             let e = match c.source {
-                                Source::Active => self.holder[c.bank as usize],
-                                _ => self.lists[usize::from(c.write)][c.bank as usize].hit,
+                                Source::Active => at(&self.banks, c.bank.into()).holder,
+                                _ => at(&self.banks, c.bank.into()).lists[usize::from(c.write)].hit,
                             };
                             log.log(
                                 t,
@@ -1717,7 +2041,7 @@ impl Exact {
                         }
                     }
                     event = 0;
-                    t += 1;
+                    t = t.wrapping_add(1);
                     continue;
                 }
                 if !spec.wck_always_on {
@@ -1726,7 +2050,7 @@ impl Exact {
             }
             self.issue::<LP, L>(spec, c, t, out, log);
             event = 0;
-            t += 1;
+            t = t.wrapping_add(1);
         }
         self.next_event = event.min(self.next_refresh).max(t);
         self.clk = t;
@@ -1746,7 +2070,7 @@ impl Exact {
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
-        self.spoil(spec, Cmd::Act2, b, t, 0);
+        self.spoil(spec, Cmd::Act2, b, t);
         self.promote(spec, a.entry, b, t);
         self.open(b, e.row);
         self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
@@ -1755,13 +2079,8 @@ impl Exact {
     #[inline(always)]
     fn best_row<const HALF: bool>(&mut self, spec: &DramSpec, free: bool, t: u64) -> Cand {
         if free {
-            let pre = self.find::<HALF>(spec, timing::PRE, t);
-            let act = self.find::<HALF>(spec, timing::ACT, t);
-            if (act.time, act.age) < (pre.time, pre.age) {
-                self.queue_cand(Cmd::Act, act)
-            } else {
-                self.queue_cand(Cmd::Pre, pre)
-            }
+            let row = self.pick::<HALF>(spec, ROW, t);
+            self.queue_cand(row)
         } else {
             self.best_due::<HALF>(spec, t)
         }
@@ -1772,25 +2091,36 @@ impl Exact {
         &mut self,
         spec: &DramSpec,
         end: u64,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut event = NEVER;
+        let mut event = self.next_event;
         while t <= end {
             if t == self.next_refresh {
                 self.add_due(spec, t);
+                self.dirty = ALL_DIRTY;
             }
-            let arrival = self.admit(spec, t, out);
-            let mut col = self.best_active::<HALF>(spec, t);
+            if t >= self.arrival {
+                self.admit(spec, t, out);
+            }
             let free = self.due.is_empty();
             if free {
                 self.set_write_mode(spec);
-                if col.time > t {
-                    let c = self.best_col::<HALF>(spec, t);
-                    if c.time < col.time {
-                        col = self.queue_cand(if self.write_mode { Cmd::Wr } else { Cmd::Rd }, c);
-                    }
+            }
+            if self.dirty == 0 && event > t {
+                t = self
+                    .arrival
+                    .min(self.next_refresh)
+                    .min(event)
+                    .min(end.wrapping_add(1));
+                continue;
+            }
+            let mut col = self.best_active::<HALF>(spec, t);
+            if free && col.time > t {
+                let c = self.pick::<HALF>(spec, QUEUED, t);
+                if c.time < col.time {
+                    col = self.queue_cand(c);
                 }
             }
             let mut row = NO_CAND;
@@ -1798,7 +2128,7 @@ impl Exact {
                 row = self.best_row::<HALF>(spec, free, t);
                 let first = col.time.min(row.time);
                 if first > t {
-                    let stop = arrival.min(self.next_refresh).min(end + 1);
+                    let stop = self.arrival.min(self.next_refresh).min(end.wrapping_add(1));
                     if stop <= first {
                         event = first;
                         t = stop;
@@ -1809,7 +2139,7 @@ impl Exact {
             }
             event = 0;
             if col.time == t {
-                self.issue::<false, L>(spec, col, t, out, log);
+                self.issue_col(spec, col, t, out, log);
                 if free {
                     self.set_write_mode(spec);
                 }
@@ -1830,18 +2160,68 @@ impl Exact {
                         bank: if all { u32::MAX } else { row.bank.into() },
                     };
                     // The pairing rule is about one tick: a best before or after it stays the best.
-                    let known = self.best[1].time;
-                    if old >= t || known == self.rising.edge || known == old {
-                        self.stale |= timing::PRE;
+                    for p in 0..spec.table.tops {
+                        let top = at_mut(&mut self.tops, p);
+                        let known = top.best[class_index(timing::PRE)].time;
+                        if old >= t || known == self.rising.edge || known == old {
+                            top.stale |= timing::PRE;
+                        }
                     }
                 }
                 self.issue::<false, L>(spec, row, t, out, log);
             }
-            t += 1;
+            t = t.wrapping_add(1);
         }
         self.next_event = event.min(self.next_refresh).max(t);
         self.clk = t;
     }
+}
+
+/// The requests of list `i` that go to `row` as hits, the others as misses.
+fn split(entries: &mut [Entry], mut i: u16, row: u32) -> Lists {
+    let mut out = NO_LISTS;
+    while let Some(e) = entries.get_mut(i as usize) {
+        let next = std::mem::replace(&mut e.next, NIL);
+        let (head, tail) = if e.row == row {
+            (&mut out.hit, &mut out.hit_tail)
+        } else {
+            (&mut out.miss, &mut out.miss_tail)
+        };
+        let last = std::mem::replace(tail, i);
+        if *head == NIL {
+            *head = i;
+        } else {
+            entries[last as usize].next = i;
+        }
+        i = next;
+    }
+    out
+}
+
+/// Both lists as one, by age.
+fn merge(entries: &mut [Entry], l: Lists) -> Lists {
+    let (mut x, mut y) = (l.hit, l.miss);
+    let mut out = NO_LISTS;
+    while x != NIL || y != NIL {
+        let first = y == NIL || (x != NIL && entries[x as usize].seq < entries[y as usize].seq);
+        let i = if first { x } else { y };
+        let next = entries[i as usize].next;
+        if first {
+            x = next;
+        } else {
+            y = next;
+        }
+        if out.miss == NIL {
+            out.miss = i;
+        } else {
+            entries[out.miss_tail as usize].next = i;
+        }
+        out.miss_tail = i;
+    }
+    if out.miss_tail != NIL {
+        entries[out.miss_tail as usize].next = NIL;
+    }
+    out
 }
 
 #[inline]

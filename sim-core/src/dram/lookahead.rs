@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use super::channel::CommandRecord;
 use super::spec::{Bus, DramSpec, Refresh};
 use super::standards::{CMDS, Cmd};
-use super::stats::DramStats;
+use super::stats::{Done, DramStats, WaitCause};
 
 const NEVER: u64 = u64::MAX;
 /// Accesses to a row after which the head of the queue may close it although others want it.
@@ -179,7 +179,7 @@ impl LookAhead {
         &mut self,
         spec: &DramSpec,
         horizon: u64,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
         mut log: Option<&mut Vec<CommandRecord>>,
     ) {
         while self.clk < horizon {
@@ -219,7 +219,7 @@ impl LookAhead {
         }
     }
 
-    fn complete(&mut self, t: u64, out: &mut Vec<(u64, u32)>) {
+    fn complete(&mut self, t: u64, out: &mut Vec<Done>) {
         let stats = &mut self.stats;
         self.pending.retain(|&(done, r)| {
             if done > t {
@@ -231,7 +231,11 @@ impl LookAhead {
                 stats.reads += 1;
                 stats.latency(t - r.at);
             }
-            out.push((t, r.tag));
+            out.push(Done {
+                tick: t,
+                tag: r.tag,
+                cause: WaitCause::Latency,
+            });
             false
         });
     }

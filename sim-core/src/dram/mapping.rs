@@ -50,6 +50,8 @@ pub struct AddressMap {
     bank: Vec<Seg>,
     row: Vec<Seg>,
     column: Vec<Seg>,
+    /// Up to three segments of the bank and one of the row, if that is all.
+    short: Option<[Seg; 4]>,
 }
 
 impl AddressMap {
@@ -60,6 +62,7 @@ impl AddressMap {
             bank: vec![],
             row: vec![],
             column: vec![],
+            short: None,
         }
     }
 
@@ -105,6 +108,7 @@ impl AddressMap {
             bank: vec![],
             row: vec![],
             column: vec![],
+            short: None,
             bits,
         };
         for (i, &(f, b)) in m.bits.iter().enumerate() {
@@ -126,6 +130,12 @@ impl AddressMap {
                 _ => list.push(Seg { from, mask: 1, to }),
             }
         }
+        if m.bank.len() <= 3 && m.row.len() <= 1 {
+            let mut short = [Seg::default(); 4];
+            short[..m.bank.len()].copy_from_slice(&m.bank);
+            short[3..][..m.row.len()].copy_from_slice(&m.row);
+            m.short = Some(short);
+        }
         Ok(m)
     }
 
@@ -141,6 +151,10 @@ impl AddressMap {
     /// Flat bank number (channel-wide) and row of a byte address inside the channel.
     #[inline]
     pub fn bank_row(&self, addr: u64) -> (u32, u32) {
+        if let Some([a, b, c, row]) = &self.short {
+            let part = |s: &Seg| (addr.wrapping_shr(s.from) & s.mask).wrapping_shl(s.to);
+            return ((part(a) | part(b) | part(c)) as u32, part(row) as u32);
+        }
         (
             AddressMap::gather(&self.bank, addr) as u32,
             AddressMap::gather(&self.row, addr) as u32,

@@ -31,6 +31,7 @@ mod channel;
 mod lookahead;
 mod mapping;
 mod presets;
+mod ring;
 mod spec;
 mod standards;
 mod stats;
@@ -43,7 +44,7 @@ pub use spec::{
     Bus, Constraint, DramSpec, DramSpecError, RamulatorFile, Refresh, RowPolicy, Scheduler,
 };
 pub use standards::{Cmd, Standard};
-pub use stats::{DramStats, LATENCY_BUCKETS};
+pub use stats::{Done, DramStats, LATENCY_BUCKETS, WaitCause};
 
 use channel::Exact;
 use lookahead::LookAhead;
@@ -56,7 +57,10 @@ pub struct Channel(Kind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    Exact(Box<Exact>),
+    /// Up to 64 banks.
+    Exact(Box<Exact<1>>),
+    /// Up to 256.
+    Large(Box<Exact<4>>),
     LookAhead(Box<LookAhead>),
 }
 
@@ -64,7 +68,8 @@ impl Channel {
     /// An idle channel with all banks closed at tick 0, under the spec's scheduler.
     pub fn new(spec: &DramSpec) -> Channel {
         Channel(match spec.scheduler {
-            Scheduler::Ramulator => Kind::Exact(Box::new(Exact::new(spec))),
+            Scheduler::Ramulator if spec.banks() <= 64 => Kind::Exact(Box::new(Exact::new(spec))),
+            Scheduler::Ramulator => Kind::Large(Box::new(Exact::new(spec))),
             Scheduler::PerBank { .. } => Kind::LookAhead(Box::new(LookAhead::new(spec))),
         })
     }
@@ -78,6 +83,7 @@ impl Channel {
     pub fn push(&mut self, at: u64, addr: u64, write: bool, tag: u32) {
         match &mut self.0 {
             Kind::Exact(c) => c.push(at, addr, write, tag),
+            Kind::Large(c) => c.push(at, addr, write, tag),
             Kind::LookAhead(c) => c.push(at, addr, write, tag),
         }
     }
@@ -92,22 +98,24 @@ impl Channel {
         addr: u64,
         write: bool,
         tag: u32,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
     ) -> bool {
         match &mut self.0 {
             Kind::Exact(c) => c.try_accept(spec, addr, write, tag, out),
+            Kind::Large(c) => c.try_accept(spec, addr, write, tag, out),
             Kind::LookAhead(c) => c.try_accept(spec, addr, write, tag),
         }
     }
 
     /// Simulates all ticks before `horizon`.
     ///
-    /// Every request with `at < horizon` must have been pushed. Completions (tick, tag) are appended in the order in
+    /// Every request with `at < horizon` must have been pushed. Completions are appended in the order in
     /// which the controller makes them: reads when their data has returned; writes when their column command issues, or
     /// one tick after acceptance under the look-ahead controller.
-    pub fn advance(&mut self, spec: &DramSpec, horizon: u64, out: &mut Vec<(u64, u32)>) {
+    pub fn advance(&mut self, spec: &DramSpec, horizon: u64, out: &mut Vec<Done>) {
         match &mut self.0 {
             Kind::Exact(c) => c.advance(spec, horizon, out),
+            Kind::Large(c) => c.advance(spec, horizon, out),
             Kind::LookAhead(c) => c.advance(spec, horizon, out, None),
         }
     }
@@ -117,11 +125,12 @@ impl Channel {
         &mut self,
         spec: &DramSpec,
         horizon: u64,
-        out: &mut Vec<(u64, u32)>,
+        out: &mut Vec<Done>,
         log: &mut Vec<CommandRecord>,
     ) {
         match &mut self.0 {
             Kind::Exact(c) => c.advance_logged(spec, horizon, out, log),
+            Kind::Large(c) => c.advance_logged(spec, horizon, out, log),
             Kind::LookAhead(c) => c.advance(spec, horizon, out, Some(log)),
         }
     }
@@ -130,6 +139,7 @@ impl Channel {
     pub fn next_activity(&self, spec: &DramSpec) -> u64 {
         match &self.0 {
             Kind::Exact(c) => c.next_activity(spec),
+            Kind::Large(c) => c.next_activity(spec),
             Kind::LookAhead(c) => c.next_activity(),
         }
     }
@@ -138,6 +148,7 @@ impl Channel {
     pub fn next_event(&self) -> u64 {
         match &self.0 {
             Kind::Exact(c) => c.next_event(),
+            Kind::Large(c) => c.next_event(),
             Kind::LookAhead(c) => c.next_event(),
         }
     }
@@ -146,6 +157,7 @@ impl Channel {
     pub fn outstanding(&self) -> usize {
         match &self.0 {
             Kind::Exact(c) => c.outstanding(),
+            Kind::Large(c) => c.outstanding(),
             Kind::LookAhead(c) => c.outstanding(),
         }
     }
@@ -158,7 +170,7 @@ impl Channel {
     /// Posted writes that have completed and not reached the device; 0 under the Ramulator controller.
     pub fn unwritten(&self) -> usize {
         match &self.0 {
-            Kind::Exact(_) => 0,
+            Kind::Exact(_) | Kind::Large(_) => 0,
             Kind::LookAhead(c) => c.unwritten(),
         }
     }
@@ -167,6 +179,7 @@ impl Channel {
     pub fn room(&self, spec: &DramSpec) -> (u32, u32) {
         match &self.0 {
             Kind::Exact(c) => c.room(spec),
+            Kind::Large(c) => c.room(spec),
             Kind::LookAhead(c) => c.room(spec),
         }
     }
@@ -175,6 +188,7 @@ impl Channel {
     pub fn stats(&self) -> &DramStats {
         match &self.0 {
             Kind::Exact(c) => c.stats(),
+            Kind::Large(c) => c.stats(),
             Kind::LookAhead(c) => c.stats(),
         }
     }
@@ -188,6 +202,7 @@ impl Channel {
     pub fn canonical(&self, spec: &DramSpec, now: u64, row_base: u32, out: &mut Vec<u64>) {
         match &self.0 {
             Kind::Exact(c) => c.canonical(spec, now, row_base, out),
+            Kind::Large(c) => c.canonical(spec, now, row_base, out),
             Kind::LookAhead(c) => c.canonical(spec, now, row_base, out),
         }
     }

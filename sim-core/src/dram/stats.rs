@@ -2,6 +2,52 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What delayed a request most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum WaitCause {
+    /// Nothing more than the access itself.
+    Latency,
+    /// Room in the controller's queue.
+    Queue,
+    /// Its own precharge and activate.
+    Bank,
+    /// Buses, turnarounds, older requests.
+    Bus,
+    /// A refresh that was due or under way.
+    Refresh,
+}
+
+impl WaitCause {
+    /// The longest of these, the first of equals.
+    #[inline]
+    pub(crate) fn of(latency: u64, queue: u64, bank: u64, bus: u64, refresh: u64) -> WaitCause {
+        let mut most = (latency, WaitCause::Latency);
+        for other in [
+            (queue, WaitCause::Queue),
+            (bank, WaitCause::Bank),
+            (bus, WaitCause::Bus),
+            (refresh, WaitCause::Refresh),
+        ] {
+            if other.0 > most.0 {
+                most = other;
+            }
+        }
+        most.1
+    }
+}
+
+/// A completed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Tick of completion.
+    pub tick: u64,
+    /// What [`super::Channel::push`] was given.
+    pub tag: u32,
+    /// What delayed it most.
+    pub cause: WaitCause,
+}
+
 /// Buckets of the latency histogram; bucket `i` holds latencies of `[2^i, 2^(i+1))` ticks, bucket 0 also 0.
 pub const LATENCY_BUCKETS: usize = 32;
 
@@ -51,8 +97,9 @@ pub struct DramStats {
 impl DramStats {
     #[inline]
     pub(crate) fn latency(&mut self, ticks: u64) {
-        self.read_latency_sum += ticks;
-        let bucket = 63 - (ticks | 1).leading_zeros() as usize;
-        self.read_latency[bucket.min(LATENCY_BUCKETS - 1)] += 1;
+        self.read_latency_sum = self.read_latency_sum.wrapping_add(ticks);
+        let bucket = 63 ^ (ticks | 1).leading_zeros() as usize;
+        let count = &mut self.read_latency[bucket.min(LATENCY_BUCKETS - 1)];
+        *count = count.wrapping_add(1);
     }
 }

@@ -10,12 +10,15 @@
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 
-/// Classes of commands that compete: column commands of the queues, precharges, activates, column commands of requests
-/// whose row was opened for them. As bits of a set.
+/// Classes of commands that compete: column commands of the queues, precharges, activates, and reads and writes whose row
+/// was opened for them. As bits of a set.
 pub(crate) const COL: u8 = 1;
 pub(crate) const PRE: u8 = 2;
 pub(crate) const ACT: u8 = 4;
-pub(crate) const ACTIVE: u8 = 8;
+pub(crate) const HELD_RD: u8 = 8;
+pub(crate) const HELD_WR: u8 = 16;
+/// How many classes.
+pub(crate) const CLASSES: usize = 5;
 
 /// After the command that owns it: `target` waits `cycles` at nodes of `level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,12 @@ pub(crate) struct Simple {
 /// What one command does to ready times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
+    /// Rules that are usual for the command, at fixed places (see [`Effects::usual`]); 0 if absent.
+    pub near: [u64; 8],
+    /// Nothing in the lists below.
+    pub plain: bool,
+    /// Whether the time of its last issue is needed by `late`.
+    pub stamped: bool,
     /// At its own top node.
     pub top: Vec<Simple>,
     /// At its bank group.
@@ -52,12 +61,54 @@ pub(crate) struct Effects {
     pub tops: Vec<Simple>,
     /// At other nodes between top and bank group with the same parent: their level.
     pub mid_siblings: Vec<Rule>,
-    /// Per class of commands (`COL`, ...) the most ticks by which rules above the bank delay it.
-    pub delays: [u64; 4],
+    /// Per class of commands (`COL`, ...) the most ticks by which rules between top node and bank delay it, inside the
+    /// bank group and outside; 0 for not at all.
+    pub delays: [u64; CLASSES],
+    pub wide: [u64; CLASSES],
+    /// Most ticks by which rules above the bank delay column commands (twice) and row commands.
+    pub reach: [u64; 3],
     /// Everything else: other windows, siblings, levels that cover several nodes.
     pub other: Vec<Rule>,
     /// All rules as given, for commands to a whole scope.
     pub all: Vec<Rule>,
+}
+
+impl Effects {
+    /// The usual rules of a command in the order of `near`: distance of the node from the bank (0 bank, 1 group, 2
+    /// top), target.
+    fn usual(cmd: usize) -> &'static [(u8, Cmd)] {
+        use Cmd::{Act, Pre, Rd, Wr};
+        match cmd {
+            c if c == Rd as usize || c == Wr as usize => {
+                &[(2, Rd), (2, Wr), (1, Rd), (1, Wr), (0, Pre)]
+            }
+            c if c == Act as usize => &[(2, Act), (1, Act), (0, Act), (0, Pre), (0, Rd), (0, Wr)],
+            c if c == Pre as usize => &[(2, Pre), (0, Act)],
+            _ => &[],
+        }
+    }
+
+    /// Moves the usual rules from the lists to `near`.
+    fn extract(&mut self, cmd: usize) {
+        for (i, &(up, target)) in Effects::usual(cmd).iter().enumerate() {
+            let list = match up {
+                0 => &mut self.bank,
+                1 => &mut self.group,
+                _ => &mut self.top,
+            };
+            for r in list.iter().filter(|r| r.target == target as u8) {
+                self.near[i] = self.near[i].max(r.cycles.into());
+            }
+            list.retain(|r| r.target != target as u8);
+        }
+        self.plain = self.bank.is_empty()
+            && self.group.is_empty()
+            && self.top.is_empty()
+            && self.tops.is_empty()
+            && self.mid_siblings.is_empty()
+            && self.windows.is_empty()
+            && self.other.is_empty();
+    }
 }
 
 /// A rule that delays a refresh or its precharge.
@@ -73,10 +124,8 @@ pub(crate) struct Late {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timing {
     /// By the command that triggers them.
-    pub effects: Vec<Effects>,
+    pub effects: [Effects; 16],
     pub late: Vec<Late>,
-    /// Whether the time of a command's last issue is needed by `late`.
-    pub stamped: Vec<bool>,
     pub banks: usize,
     pub groups: usize,
     pub tops: usize,
@@ -86,8 +135,8 @@ pub(crate) struct Timing {
     pub top_shift: u32,
     /// log2 of banks below one node, for each level down to the bank.
     pub level_shift: Vec<u32>,
-    /// The banks of each top node as masks: node, word of the mask, bits of the word.
-    pub slices: Vec<(u32, u32, u64)>,
+    /// The banks of each top node as masks.
+    pub slices: Vec<[u64; 4]>,
     /// Ring slots needed.
     pub ring_slots: usize,
     /// The bank level.
@@ -123,9 +172,8 @@ impl Timing {
         let top_shift = level_shift[top_level];
         let get = |n: &str| u64::from(spec.timing.get(n).copied().unwrap_or(0));
         let mut t = Timing {
-            effects: vec![Effects::default(); CMDS],
+            effects: Default::default(),
             late: Vec::new(),
-            stamped: vec![false; CMDS],
             banks,
             groups: banks >> bank_shift,
             tops: banks >> top_shift,
@@ -146,14 +194,11 @@ impl Timing {
             },
         };
         for top in 0..t.tops {
-            for w in 0..banks.div_ceil(64) {
-                let bits =
-                    (0..64).filter(|b| (w * 64 + b) >> top_shift == top && w * 64 + b < banks);
-                let mask = bits.fold(0u64, |m, b| m | 1 << b);
-                if mask != 0 {
-                    t.slices.push((top as u32, w as u32, mask));
-                }
+            let mut slice = [0; 4];
+            for b in (0..banks.min(256)).filter(|b| b >> top_shift == top) {
+                slice[b / 64] |= 1u64 << (b % 64);
             }
+            t.slices.push(slice);
         }
         let mut used = [false; CMDS];
         let mut late = [false; CMDS];
@@ -205,7 +250,7 @@ impl Timing {
             for &b in c.before.iter().filter(|&&b| used[b as usize]) {
                 for &a in c.after.iter().filter(|&&a| used[a as usize]) {
                     if late[a as usize] && c.window == 1 && !c.sibling {
-                        t.stamped[b as usize] = true;
+                        t.effects[b as usize].stamped = true;
                         t.late.push(Late {
                             before: b as u8,
                             target: a as u8,
@@ -218,21 +263,34 @@ impl Timing {
                 }
             }
         }
-        for e in &mut t.effects {
-            for r in e
-                .all
-                .iter()
-                .filter(|r| r.level as usize != bank_level || r.window > 1 || r.sibling)
-            {
+        for (cmd, e) in t.effects.iter_mut().enumerate() {
+            for r in &e.all {
+                let level = r.level as usize;
+                if level != bank_level || r.window > 1 || r.sibling {
+                    let kinds = match r.target {
+                        x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => 0..2,
+                        x if x == Cmd::Pre as u8 || x == Cmd::Act as u8 => 2..3,
+                        _ => 0..0,
+                    };
+                    for reach in &mut e.reach[kinds] {
+                        *reach = (*reach).max(r.cycles.into());
+                    }
+                }
+                if level <= top_level || level == bank_level && r.window == 1 && !r.sibling {
+                    continue;
+                }
                 let classes = match r.target {
-                    x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => COL | ACTIVE,
+                    x if x == Cmd::Rd as u8 => COL | HELD_RD,
+                    x if x == Cmd::Wr as u8 => COL | HELD_WR,
                     x if x == Cmd::Pre as u8 => PRE,
                     x if x == Cmd::Act as u8 => ACT,
                     _ => 0,
                 };
-                for (i, delay) in e.delays.iter_mut().enumerate() {
-                    if classes >> i & 1 != 0 {
-                        *delay = (*delay).max(r.cycles.into());
+                let inside = level == group_level && !r.sibling;
+                for i in (0..CLASSES).filter(|i| classes >> i & 1 != 0) {
+                    e.delays[i] = e.delays[i].max(r.cycles.into());
+                    if !inside {
+                        e.wide[i] = e.wide[i].max(r.cycles.into());
                     }
                 }
             }
@@ -266,6 +324,7 @@ impl Timing {
                     _ => e.other.push(*r),
                 }
             }
+            e.extract(cmd);
         }
         t
     }

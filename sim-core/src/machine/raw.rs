@@ -25,6 +25,10 @@ pub(super) struct RawMachine {
     l2: RawL2,
     dram: RawDram,
     dispatch: DispatchPolicy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryModel>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    energy: Option<RawEnergy>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,6 +106,98 @@ enum RawNoc {
 #[serde(tag = "model", rename_all = "snake_case", deny_unknown_fields)]
 enum RawL2 {
     None {},
+    Datacache {
+        sets: u32,
+        ways: u32,
+        line_bytes: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sector_bytes: Option<u32>,
+        set_index: L2SetIndex,
+        write: L2Write,
+        write_allocate: L2WriteAllocate,
+        allocate: L2Allocate,
+        mshr_entries: u32,
+        mshr_merges: u32,
+        miss_queue: u32,
+        hit_latency_cycles: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pinned: Option<Vec<u64>>,
+    },
+}
+
+/// Costs in the units of their names; absent: not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEnergy {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    activation_pj: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read_pj_per_bit: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    write_pj_per_bit: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    io_pj_per_bit: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    phy_pj_per_bit: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refresh_pj: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    background_mw: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    noc_pj_per_byte: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    l2_pj_per_byte: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scratchpad_pj_per_byte: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    array_pj_per_cell_cycle: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vector_pj_per_lane_cycle: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cross_lane_pj_per_cycle: Option<f64>,
+}
+
+impl RawEnergy {
+    /// Whole attojoules and microwatts.
+    fn spec(&self) -> Option<EnergySpec> {
+        // At most 10^9 pJ, as the table says: far below 2^63 attojoules.
+        let aj = |pj: Option<f64>| (pj.unwrap_or_default() * 1e6).round() as u64;
+        let spec = EnergySpec {
+            activation: aj(self.activation_pj),
+            read_bit: aj(self.read_pj_per_bit),
+            write_bit: aj(self.write_pj_per_bit),
+            io_bit: aj(self.io_pj_per_bit),
+            phy_bit: aj(self.phy_pj_per_bit),
+            refresh: aj(self.refresh_pj),
+            background_uw: (self.background_mw.unwrap_or_default() * 1e3).round() as u64,
+            noc_byte: aj(self.noc_pj_per_byte),
+            l2_byte: aj(self.l2_pj_per_byte),
+            scratchpad_byte: aj(self.scratchpad_pj_per_byte),
+            array_cell_cycle: aj(self.array_pj_per_cell_cycle),
+            vector_lane_cycle: aj(self.vector_pj_per_lane_cycle),
+            cross_lane_cycle: aj(self.cross_lane_pj_per_cycle),
+        };
+        (spec != EnergySpec::default()).then_some(spec)
+    }
+
+    fn of(spec: &EnergySpec) -> RawEnergy {
+        let pj = |aj: u64| (aj != 0).then_some(aj as f64 / 1e6);
+        RawEnergy {
+            activation_pj: pj(spec.activation),
+            read_pj_per_bit: pj(spec.read_bit),
+            write_pj_per_bit: pj(spec.write_bit),
+            io_pj_per_bit: pj(spec.io_bit),
+            phy_pj_per_bit: pj(spec.phy_bit),
+            refresh_pj: pj(spec.refresh),
+            background_mw: (spec.background_uw != 0).then_some(spec.background_uw as f64 / 1e3),
+            noc_pj_per_byte: pj(spec.noc_byte),
+            l2_pj_per_byte: pj(spec.l2_byte),
+            scratchpad_pj_per_byte: pj(spec.scratchpad_byte),
+            array_pj_per_cell_cycle: pj(spec.array_cell_cycle),
+            vector_pj_per_lane_cycle: pj(spec.vector_lane_cycle),
+            cross_lane_pj_per_cycle: pj(spec.cross_lane_cycle),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -307,6 +403,35 @@ impl TryFrom<RawMachine> for Machine {
             },
             l2: match raw.l2 {
                 RawL2::None {} => None,
+                RawL2::Datacache {
+                    sets,
+                    ways,
+                    line_bytes,
+                    sector_bytes,
+                    set_index,
+                    write,
+                    write_allocate,
+                    allocate,
+                    mshr_entries,
+                    mshr_merges,
+                    miss_queue,
+                    hit_latency_cycles,
+                    pinned,
+                } => Some(L2Spec {
+                    sets,
+                    ways,
+                    line_bytes,
+                    sector_bytes: sector_bytes.unwrap_or(raw.dram.request_bytes),
+                    set_index,
+                    write,
+                    write_allocate,
+                    allocate,
+                    mshr_entries,
+                    mshr_merges,
+                    miss_queue,
+                    hit_latency: hit_latency_cycles,
+                    pinned: ranges(&pinned.unwrap_or_default())?,
+                }),
             },
             dram: DramConfig {
                 channels: raw.dram.channels,
@@ -327,6 +452,8 @@ impl TryFrom<RawMachine> for Machine {
                 },
             },
             dispatch: raw.dispatch,
+            memory: raw.memory.unwrap_or_default(),
+            energy: raw.energy.and_then(|e| e.spec()),
         };
         consistent(&machine)?;
         Ok(machine)
@@ -406,7 +533,25 @@ impl TryFrom<&Machine> for RawMachine {
                     }
                 }
             },
-            l2: RawL2::None {},
+            l2: match &machine.l2 {
+                None => RawL2::None {},
+                Some(l2) => RawL2::Datacache {
+                    sets: l2.sets,
+                    ways: l2.ways,
+                    line_bytes: l2.line_bytes,
+                    sector_bytes: Some(l2.sector_bytes),
+                    set_index: l2.set_index,
+                    write: l2.write,
+                    write_allocate: l2.write_allocate,
+                    allocate: l2.allocate,
+                    mshr_entries: l2.mshr_entries,
+                    mshr_merges: l2.mshr_merges,
+                    miss_queue: l2.miss_queue,
+                    hit_latency_cycles: l2.hit_latency,
+                    pinned: (!l2.pinned.is_empty())
+                        .then(|| l2.pinned.iter().flat_map(|&(a, b)| [a, b]).collect()),
+                },
+            },
             dram: RawDram {
                 channels: machine.dram.channels,
                 request_bytes: machine.dram.request_bytes,
@@ -426,8 +571,26 @@ impl TryFrom<&Machine> for RawMachine {
                 },
             },
             dispatch: machine.dispatch,
+            memory: (machine.memory != MemoryModel::Requests).then_some(machine.memory),
+            energy: machine.energy.as_ref().map(RawEnergy::of),
         })
     }
+}
+
+/// Pairs of a start and a length.
+fn ranges(numbers: &[u64]) -> Result<Vec<(u64, u64)>, MachineError> {
+    if !numbers.len().is_multiple_of(2) {
+        return Err(MachineError::new(
+            code::CONTRADICTION,
+            "l2.pinned",
+            format!("{} numbers are not pairs", numbers.len()),
+        )
+        .hint("give a first byte and a number of bytes for each range"));
+    }
+    Ok(numbers
+        .chunks_exact(2)
+        .map(|pair| (pair[0], pair[1]))
+        .collect())
 }
 
 /// A part as a tree; it fails only for numbers that JSON cannot hold.
@@ -556,6 +719,38 @@ fn consistent(machine: &Machine) -> Result<(), MachineError> {
             "channels x banks",
             u64::from(machine.dram.channels) * u64::from(spec.banks()),
             schema::MAX_BANKS,
+        )?;
+    }
+    if let Some(l2) = &machine.l2 {
+        for (path, bytes, least, most) in [
+            (
+                "l2.line_bytes",
+                l2.line_bytes,
+                machine.dram.request_bytes,
+                machine.dram.request_bytes.saturating_mul(64),
+            ),
+            (
+                "l2.sector_bytes",
+                l2.sector_bytes,
+                machine.dram.request_bytes,
+                l2.line_bytes,
+            ),
+        ] {
+            if !(least..=most).contains(&bytes) {
+                return contradiction(
+                    path,
+                    format!("{bytes} bytes are not from {least} to {most}"),
+                )
+                .map_err(|error| {
+                    error.hint("a sector holds at least a request, a line at most 64")
+                });
+            }
+        }
+        limit(
+            "l2.ways",
+            "channels x sets x ways",
+            u64::from(machine.dram.channels) * u64::from(l2.sets) * u64::from(l2.ways),
+            schema::MAX_L2_LINES,
         )?;
     }
     let residents = match cores.residency {

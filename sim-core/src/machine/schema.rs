@@ -48,6 +48,11 @@ pub enum Kind {
         /// Whether a name will do.
         or_name: bool,
     },
+    /// A number, 0 or more.
+    Amount {
+        /// Largest.
+        max: f64,
+    },
     /// A list of whole numbers.
     Integers {
         /// Longest.
@@ -105,12 +110,15 @@ pub const MAX_ARRAYS_PER_CORE: u64 = 256;
 pub const MAX_WEIGHT_SLOTS: u64 = 1 << 20;
 /// Most DRAM banks of all channels together.
 pub const MAX_BANKS: u64 = 1 << 16;
+/// Most lines of all L2 slices together.
+pub const MAX_L2_LINES: u64 = 1 << 24;
 /// Most resident work-items of all cores together.
 pub const MAX_RESIDENTS: u64 = 1 << 16;
 
 const SIMPLE: &[&str] = &["simple"];
 const FLIT: &[&str] = &["flit"];
 const BANKED: &[&str] = &["banked"];
+const DATACACHE: &[&str] = &["datacache"];
 
 /// Every key, in the order of the canonical form.
 pub const KEYS: &[Key] = &[
@@ -430,11 +438,175 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "l2.model",
-        kind: Kind::Choice(&[("none", "requests go straight to DRAM")]),
+        kind: Kind::Choice(&[
+            ("none", "requests go straight to DRAM"),
+            (
+                "datacache",
+                "a sectored set-associative cache in slices, one in front of each channel",
+            ),
+        ]),
         unit: "",
         absent: Absent::Default("\"none\""),
         only_if: None,
         doc: "Model of the L2 cache.",
+    },
+    Key {
+        path: "l2.sets",
+        kind: Kind::PowerOfTwo {
+            min: 1,
+            max: 65_536,
+        },
+        unit: "sets",
+        absent: Absent::Required,
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "Sets of one slice; there is a slice per channel.",
+    },
+    Key {
+        path: "l2.ways",
+        kind: Kind::Integer { min: 1, max: 4096 },
+        unit: "lines",
+        absent: Absent::Required,
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "Lines of one set.",
+    },
+    Key {
+        path: "l2.line_bytes",
+        kind: Kind::PowerOfTwo {
+            min: 4,
+            max: 65_536,
+        },
+        unit: "bytes",
+        absent: Absent::Default("128"),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "Bytes of one line: from one to 64 requests, neighbours inside their channel.",
+    },
+    Key {
+        path: "l2.sector_bytes",
+        kind: Kind::PowerOfTwo {
+            min: 4,
+            max: 65_536,
+        },
+        unit: "bytes",
+        absent: Absent::Unset("one request"),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "Bytes of one sector, what a miss fetches: from one request to a line. The line's size makes a cache without sectors.",
+    },
+    Key {
+        path: "l2.set_index",
+        kind: Kind::Choice(&[
+            ("linear", "line number mod sets"),
+            ("xor", "all bits of the line number folded by XOR"),
+            ("ipoly", "the irreducible-polynomial XOR hash of GPGPU-Sim"),
+        ]),
+        unit: "",
+        absent: Absent::Default("\"linear\""),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "How a line picks its set. Line numbers are those inside the channel.",
+    },
+    Key {
+        path: "l2.write",
+        kind: Kind::Choice(&[
+            ("back", "it stays until its line is replaced"),
+            (
+                "through",
+                "it goes to DRAM too, whose acknowledgement answers it",
+            ),
+        ]),
+        unit: "",
+        absent: Absent::Default("\"back\""),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "What a write that finds its data does.",
+    },
+    Key {
+        path: "l2.write_allocate",
+        kind: Kind::Choice(&[
+            ("none", "it goes to DRAM and leaves no trace"),
+            (
+                "validate",
+                "it takes a line and makes its own bytes valid there",
+            ),
+            (
+                "fetch",
+                "as validate, and the rest of its sector is fetched",
+            ),
+            (
+                "write_and_fetch",
+                "it goes to DRAM, and its sector is fetched",
+            ),
+        ]),
+        unit: "",
+        absent: Absent::Default("\"validate\""),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "What a write that does not find its data does.",
+    },
+    Key {
+        path: "l2.allocate",
+        kind: Kind::Choice(&[
+            (
+                "on_miss",
+                "with the miss; the way is held until the data has come",
+            ),
+            ("on_fill", "with the data"),
+        ]),
+        unit: "",
+        absent: Absent::Default("\"on_miss\""),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "When a missing line gets its way.",
+    },
+    Key {
+        path: "l2.mshr_entries",
+        kind: Kind::Integer {
+            min: 1,
+            max: 65_536,
+        },
+        unit: "registers",
+        absent: Absent::Default("192"),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "Miss registers of one slice, each for one sector.",
+    },
+    Key {
+        path: "l2.mshr_merges",
+        kind: Kind::Integer {
+            min: 1,
+            max: 65_536,
+        },
+        unit: "requests",
+        absent: Absent::Default("16"),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "Requests that one miss register can answer.",
+    },
+    Key {
+        path: "l2.miss_queue",
+        kind: Kind::Integer {
+            min: 0,
+            max: 65_536,
+        },
+        unit: "requests",
+        absent: Absent::Default("0"),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "Requests to DRAM that may wait in one slice; 0: no limit. One leaves per core cycle.",
+    },
+    Key {
+        path: "l2.hit_latency_cycles",
+        kind: Kind::Integer {
+            min: 0,
+            max: 1_000_000,
+        },
+        unit: "core cycles",
+        absent: Absent::Default("1"),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "From look-up to the answer of a hit, and from the data's return to that of a miss.",
+    },
+    Key {
+        path: "l2.pinned",
+        kind: Kind::Integers {
+            max_len: 64,
+            max: 1 << 52,
+        },
+        unit: "bytes",
+        absent: Absent::Unset("no line is pinned"),
+        only_if: Some(("l2.model", DATACACHE)),
+        doc: "Address ranges whose lines only each other replace: first byte and number of bytes, range by range. Widened to whole rows of lines across the channels.",
     },
     Key {
         path: "dram.channels",
@@ -534,6 +706,124 @@ pub const KEYS: &[Key] = &[
         absent: Absent::Default("\"round_robin\""),
         only_if: None,
         doc: "How work-items reach the cores.",
+    },
+    Key {
+        path: "memory",
+        kind: Kind::Choice(&[
+            ("requests", "every request, cycle by cycle"),
+            (
+                "transfer",
+                "whole transfers against shares of latency and bandwidth: fast, approximate, and said so in every result",
+            ),
+        ]),
+        unit: "",
+        absent: Absent::Unset("requests"),
+        only_if: None,
+        doc: "What the memory system simulates. transfer takes its figures from the noc, l2 and dram sections.",
+    },
+    Key {
+        path: "energy.activation_pj",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "Opening and closing a DRAM row once. Only banked DRAM counts rows.",
+    },
+    Key {
+        path: "energy.read_pj_per_bit",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ per bit",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "Reading from an open DRAM row.",
+    },
+    Key {
+        path: "energy.write_pj_per_bit",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ per bit",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "Writing to an open DRAM row.",
+    },
+    Key {
+        path: "energy.io_pj_per_bit",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ per bit",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "Moving data over the DRAM's pins.",
+    },
+    Key {
+        path: "energy.phy_pj_per_bit",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ per bit",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "Moving data through the physical layer on the chip's side.",
+    },
+    Key {
+        path: "energy.refresh_pj",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "One DRAM refresh command. Only banked DRAM counts them.",
+    },
+    Key {
+        path: "energy.background_mw",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "mW per channel",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "What a DRAM channel draws all the time.",
+    },
+    Key {
+        path: "energy.noc_pj_per_byte",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ per byte",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "Moving data through the NoC, one way.",
+    },
+    Key {
+        path: "energy.l2_pj_per_byte",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ per byte",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "Accessing data in the L2: look-ups, fills and write-backs.",
+    },
+    Key {
+        path: "energy.scratchpad_pj_per_byte",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ per byte",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "Moving data into or out of a scratchpad by DMA.",
+    },
+    Key {
+        path: "energy.array_pj_per_cell_cycle",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "One cell of a systolic array in an active cycle of it.",
+    },
+    Key {
+        path: "energy.vector_pj_per_lane_cycle",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "One lane of the vector unit in an active cycle of it.",
+    },
+    Key {
+        path: "energy.cross_lane_pj_per_cycle",
+        kind: Kind::Amount { max: 1e9 },
+        unit: "pJ",
+        absent: Absent::Unset("not counted"),
+        only_if: None,
+        doc: "The cross-lane unit in an active cycle of it.",
     },
 ];
 
@@ -781,6 +1071,17 @@ fn check(key: &Key, value: &Value) -> Result<Value, MachineError> {
                 )))
             }
         }
+        Kind::Amount { max } => {
+            let number = value.as_f64().ok_or_else(|| wrong("a number"))?;
+            if (0.0..=max).contains(&number) {
+                Ok(json!(number))
+            } else {
+                Err(range(format!(
+                    "a number from 0 to {max}{}",
+                    in_unit(key.unit)
+                )))
+            }
+        }
         Kind::Mhz => {
             let (min, max) = MHZ_RANGE;
             let number = value.as_f64().ok_or_else(|| wrong("a frequency in MHz"))?;
@@ -960,6 +1261,9 @@ fn section_doc(section: &str) -> &'static str {
         "noc" => "The network between cores and memory.",
         "l2" => "The L2 cache in front of each channel.",
         "dram" => "Memory channels.",
+        "energy" => {
+            "What things cost, to six decimals; a result has a breakdown once any is given."
+        }
         _ => "",
     }
 }
@@ -976,6 +1280,7 @@ fn property(key: &Key) -> Value {
         Kind::Positive { max } => {
             json!({"type": "number", "exclusiveMinimum": 0, "maximum": max})
         }
+        Kind::Amount { max } => json!({"type": "number", "minimum": 0, "maximum": max}),
         Kind::Mhz => {
             json!({"type": "number", "minimum": MHZ_RANGE.0, "maximum": MHZ_RANGE.1})
         }
@@ -1023,6 +1328,7 @@ fn describe(key: &Key) -> Vec<String> {
             lines.push(format!("A power of two from {min} to {max}."));
         }
         Kind::Positive { max } => lines.push(format!("Above 0, at most {max}.")),
+        Kind::Amount { max } => lines.push(format!("From 0 to {max}.")),
         Kind::Mhz => lines.push(format!(
             "From {} to {}, at most three decimals.",
             MHZ_RANGE.0, MHZ_RANGE.1
@@ -1062,11 +1368,17 @@ pub fn reference_yaml(example: &Machine) -> Result<String, MachineError> {
     for key in KEYS {
         let (indent, name) = match key.path.split_once('.') {
             Some((section, name)) => {
+                // A section without a value is a comment as a whole.
+                let hash = if get(example, section).is_some() {
+                    ""
+                } else {
+                    "# "
+                };
                 if section != open {
-                    out.push_str(&format!("\n# {}\n{section}:\n", section_doc(section)));
+                    out.push_str(&format!("\n# {}\n{hash}{section}:\n", section_doc(section)));
                     open = section;
                 }
-                ("  ", name)
+                (if hash.is_empty() { "  " } else { "" }, name)
             }
             None => {
                 out.push('\n');

@@ -23,6 +23,54 @@ pub struct Machine {
     pub dram: DramConfig,
     /// How work-items reach the cores.
     pub dispatch: DispatchPolicy,
+    /// What memory simulates: requests or transfers.
+    #[serde(default)]
+    pub memory: MemoryModel,
+    /// Energy costs, if any are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy: Option<EnergySpec>,
+}
+
+/// What the memory system simulates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryModel {
+    /// Every request, cycle by cycle.
+    #[default]
+    Requests,
+    /// Whole transfers against shares of latency and bandwidth: fast and approximate.
+    Transfer,
+}
+
+/// Energy costs in attojoules (10^-6 pJ); 0: not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnergySpec {
+    /// Opening (and closing) a DRAM row once.
+    pub activation: u64,
+    /// Reading a bit from an open row.
+    pub read_bit: u64,
+    /// Writing a bit to an open row.
+    pub write_bit: u64,
+    /// Moving a bit over the DRAM's pins.
+    pub io_bit: u64,
+    /// Moving a bit through the physical layer on the chip's side.
+    pub phy_bit: u64,
+    /// One refresh command.
+    pub refresh: u64,
+    /// What a DRAM channel draws all the time, in microwatts.
+    pub background_uw: u64,
+    /// Moving a byte through the NoC.
+    pub noc_byte: u64,
+    /// Accessing a byte in the L2.
+    pub l2_byte: u64,
+    /// Moving a byte into or out of a scratchpad by DMA.
+    pub scratchpad_byte: u64,
+    /// One cell of a systolic array, per active cycle.
+    pub array_cell_cycle: u64,
+    /// One lane of the vector unit, per active cycle.
+    pub vector_lane_cycle: u64,
+    /// The cross-lane unit, per active cycle.
+    pub cross_lane_cycle: u64,
 }
 
 /// Frequencies and how they become periods.
@@ -144,9 +192,82 @@ fn flit_network<'de, D: Deserializer<'de>>(
         .map_err(serde::de::Error::custom)
 }
 
-/// L2 model (sectored cache in slices, one per channel). No model reads it yet.
+/// L2: a sectored set-associative cache in slices, one per channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct L2Spec {}
+pub struct L2Spec {
+    /// Sets of a slice (a power of two).
+    pub sets: u32,
+    /// Ways of a set.
+    pub ways: u32,
+    /// Bytes of a line (a power of two, at most 64 requests).
+    pub line_bytes: u32,
+    /// Bytes of a sector, what a miss fetches (a power of two, from a request to a line).
+    pub sector_bytes: u32,
+    /// How a line picks its set.
+    pub set_index: L2SetIndex,
+    /// What a write that finds its data does.
+    pub write: L2Write,
+    /// What a write that does not find its data does.
+    pub write_allocate: L2WriteAllocate,
+    /// When a missing line gets its way.
+    pub allocate: L2Allocate,
+    /// Miss registers of a slice.
+    pub mshr_entries: u32,
+    /// Requests that one miss register can answer.
+    pub mshr_merges: u32,
+    /// Requests to DRAM that may wait in a slice; 0: no limit.
+    pub miss_queue: u32,
+    /// Core cycles from look-up to the answer of a hit.
+    pub hit_latency: u32,
+    /// Address ranges that stay: (first byte, bytes).
+    pub pinned: Vec<(u64, u64)>,
+}
+
+/// How a line of the L2 picks its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum L2SetIndex {
+    /// Line number mod sets.
+    Linear,
+    /// All of the line number's bits folded by XOR.
+    Xor,
+    /// The irreducible-polynomial XOR hash of GPGPU-Sim.
+    Ipoly,
+}
+
+/// What a write that finds its data in the L2 does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum L2Write {
+    /// It stays in the L2 until its line is replaced.
+    Back,
+    /// It goes to DRAM too, whose acknowledgement answers it.
+    Through,
+}
+
+/// What a write that does not find its data in the L2 does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum L2WriteAllocate {
+    /// It goes to DRAM and leaves no trace in the L2.
+    None,
+    /// It takes a line and makes its own bytes valid there; nothing is fetched.
+    Validate,
+    /// As `Validate`, and the rest of its sector is fetched.
+    Fetch,
+    /// It goes to DRAM, and its sector is fetched.
+    WriteAndFetch,
+}
+
+/// When a line that is missing from the L2 gets its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum L2Allocate {
+    /// With the miss; the way is held until the data has come.
+    OnMiss,
+    /// With the data.
+    OnFill,
+}
 
 /// DRAM: channels, mapping and model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -190,11 +190,14 @@ impl Arbiter {
         0
     }
 
-    /// Append the state to `out`, steps relative to `now`.
-    pub fn canonical(&self, now: u64, out: &mut Vec<u64>, mut transfer: impl FnMut(u32) -> u64) {
+    /// Append the state to `out`, steps relative to `now`; `transfer` names a transfer.
+    pub fn canonical(&self, now: u64, out: &mut Vec<u64>, transfer: &impl Fn(u32) -> u64) {
         out.push(u64::from(self.waiting));
         out.push(u64::from(self.pointer));
         out.push(self.free_at.saturating_sub(now));
+        if self.waiting == 0 {
+            return;
+        }
         for (source, queue) in self.queues.iter().enumerate() {
             let mut at = queue.head;
             while at != NONE {
@@ -202,7 +205,7 @@ impl Arbiter {
                 out.push(source as u64);
                 out.push(transfer(node.packet.transfer));
                 out.push(now.wrapping_sub(node.packet.pushed));
-                out.push(u64::from(node.packet.write));
+                out.push(u64::from(node.packet.write) << 8 | u64::from(node.packet.cause));
                 at = node.next;
             }
         }

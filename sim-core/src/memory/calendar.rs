@@ -53,6 +53,21 @@ impl<T: Copy> Calendar<T> {
         }
     }
 
+    /// Everything that waits, in order of step.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        let mask = self.steps.len() as u64 - 1;
+        let turn = if self.waiting == 0 {
+            0
+        } else {
+            self.steps.len() as u64
+        };
+        (self.base..self.base + turn).flat_map(move |step| {
+            self.steps[(step & mask) as usize]
+                .iter()
+                .map(move |value| (step, value))
+        })
+    }
+
     /// Make room below `base`.
     #[cold]
     fn rewind(&mut self, step: u64) -> u64 {

@@ -57,6 +57,11 @@ impl ChannelMapper {
         }
     }
 
+    /// Whether moving every line by a multiple of the channel count leaves its channel.
+    pub fn shifts(&self) -> bool {
+        self.low.iter().chain(self.high.iter()).all(|&h| h == 0)
+    }
+
     /// The channel of a line and the line's number inside it.
     #[inline]
     pub fn locate(&self, line: u64) -> (u32, u64) {

@@ -7,11 +7,13 @@
 
 use super::ChannelStats;
 use super::arbiter::Packet;
+use super::cached::{Backend, Cached};
+use super::l2::L2Stats;
 use super::simple::{SimpleChannel, SimpleDram};
 use super::slab::Slab;
 use crate::clock::Timeline;
 use crate::dram;
-use crate::machine::{DramModel, Machine};
+use crate::machine::{DramModel, L2Spec, Machine};
 use crate::stack::Cause;
 
 /// All channels of a machine.
@@ -33,6 +35,7 @@ enum Model {
         channels: Vec<SimpleChannel>,
     },
     Banked(Box<Banked>),
+    Cached(Box<Cached>),
 }
 
 #[derive(Debug)]
@@ -44,10 +47,8 @@ struct Banked {
     fed: Vec<u64>,
     /// First DRAM step a channel may return its next request in.
     returned: Vec<u64>,
-    done: Vec<(u64, u32)>,
+    done: Vec<dram::Done>,
     tx_bytes: u64,
-    /// Reads that take longer than this waited for something.
-    unloaded: u64,
 }
 
 /// A reply on its way back: channel, NoC step of the push, request, cause.
@@ -57,15 +58,39 @@ impl Channels {
     /// The channels of a machine.
     pub fn new(machine: &Machine) -> Channels {
         let n = machine.dram.channels as usize;
-        let model = match &machine.dram.model {
-            DramModel::Simple {
-                latency,
-                bytes_per_cycle,
-            } => Model::Simple {
-                dram: SimpleDram::new(*latency, *bytes_per_cycle, machine.dram.request_bytes),
-                channels: vec![SimpleChannel::default(); n],
-            },
-            DramModel::Banked { device } => {
+        let request_bytes = machine.dram.request_bytes;
+        let time = Timeline::new(&machine.clocks);
+        let cached = |l2: &L2Spec, backend: Backend| {
+            let channels = machine.dram.channels;
+            Model::Cached(Box::new(Cached::new(
+                l2,
+                request_bytes,
+                time,
+                channels,
+                backend,
+            )))
+        };
+        let model = match (&machine.dram.model, &machine.l2) {
+            (
+                DramModel::Simple {
+                    latency,
+                    bytes_per_cycle,
+                },
+                l2,
+            ) => {
+                let dram = SimpleDram::new(*latency, *bytes_per_cycle, request_bytes);
+                let channels = vec![SimpleChannel::default(); n];
+                match l2 {
+                    None => Model::Simple { dram, channels },
+                    Some(l2) => cached(l2, Backend::Simple { dram, channels }),
+                }
+            }
+            (DramModel::Banked { device }, Some(l2)) => {
+                let spec = Box::new(device.spec().clone());
+                let channels = (0..n).map(|_| dram::Channel::new(&spec)).collect();
+                cached(l2, Backend::Banked { spec, channels })
+            }
+            (DramModel::Banked { device }, None) => {
                 let spec = device.spec().clone();
                 Model::Banked(Box::new(Banked {
                     channels: (0..n).map(|_| dram::Channel::new(&spec)).collect(),
@@ -74,13 +99,12 @@ impl Channels {
                     returned: vec![0; n],
                     done: Vec::new(),
                     tx_bytes: u64::from(spec.tx_bytes()),
-                    unloaded: u64::from(spec.read_latency) + 2,
                     spec,
                 }))
             }
         };
         Channels {
-            time: Timeline::new(&machine.clocks),
+            time,
             model,
             front_free: vec![0; n],
             reply_free: vec![0; n],
@@ -88,17 +112,80 @@ impl Channels {
         }
     }
 
+    /// Whether [`Channels::canonical`] knows the model.
+    pub fn has_canonical(&self) -> bool {
+        matches!(self.model, Model::Simple { .. })
+    }
+
+    /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
+    /// steps of the clocks.
+    pub fn canonical(&self, core: u64, dram: u64, noc: u64, out: &mut Vec<u64>) {
+        out.extend(self.front_free.iter().map(|f| f.saturating_sub(core)));
+        out.extend(self.reply_free.iter().map(|f| f.saturating_sub(noc)));
+        if let Model::Simple { channels, .. } = &self.model {
+            for channel in channels {
+                channel.canonical(dram, out);
+            }
+        }
+    }
+
+    /// Bandwidth credit per channel in DRAM step `dram`, and how often it has held up a request.
+    pub fn credit(&self, dram: u64) -> Vec<(i128, u64)> {
+        match &self.model {
+            Model::Simple {
+                dram: spec,
+                channels,
+            } => channels
+                .iter()
+                .map(|c| (c.slack(spec, dram), c.held()))
+                .collect(),
+            Model::Banked(_) | Model::Cached(_) => Vec::new(),
+        }
+    }
+
+    /// Add bandwidth credit per channel.
+    pub fn add_credit(&mut self, more: &[i128]) {
+        if let Model::Simple {
+            dram: spec,
+            channels,
+        } = &mut self.model
+        {
+            for (channel, &more) in channels.iter_mut().zip(more) {
+                channel.add_slack(spec, more);
+            }
+        }
+    }
+
+    /// Counts per channel, to add to.
+    pub fn stats_mut(&mut self) -> &mut [ChannelStats] {
+        &mut self.stats
+    }
+
     /// Counts per channel.
     pub fn stats(&self) -> &[ChannelStats] {
         &self.stats
     }
 
+    /// The L2 slices' counts; empty without an L2.
+    pub fn l2_stats(&self) -> Vec<L2Stats> {
+        match &self.model {
+            Model::Cached(cached) => cached.stats().copied().collect(),
+            Model::Simple { .. } | Model::Banked(_) => Vec::new(),
+        }
+    }
+
     /// The banked controllers' own counts, after every tick up to core step `end`.
     pub fn dram_stats(&mut self, end: u64) -> Vec<dram::DramStats> {
-        let Model::Banked(b) = &mut self.model else {
-            return Vec::new();
-        };
         let ticks = self.time.core_to_dram.at_or_after(end);
+        let b = match &mut self.model {
+            Model::Simple { .. } => return Vec::new(),
+            Model::Banked(b) => b,
+            Model::Cached(c) => {
+                // Only what is written back is still under way.
+                c.advance(end, &mut self.stats, |_, _, _, _| {});
+                return c.dram_stats(ticks);
+            }
+        };
         for channel in &mut b.channels {
             channel.advance(&b.spec, ticks, &mut b.done);
         }
@@ -108,6 +195,10 @@ impl Channels {
     /// A request leaves its NoC port in step `step`; a reply that is known at once goes to `reply`.
     #[inline]
     pub fn accept(&mut self, channel: usize, step: u64, packet: Packet, reply: impl FnOnce(Reply)) {
+        if let Model::Cached(cached) = &mut self.model {
+            cached.accept(channel, step, packet);
+            return;
+        }
         let reached = self.time.noc_to_core.after(step + 1);
         let front = reached.max(self.front_free[channel]);
         self.front_free[channel] = front + 1;
@@ -151,47 +242,72 @@ impl Channels {
                 let tag = b.packets.insert(packet);
                 b.channels[channel].push(fed + 1, addr, write, tag);
             }
+            Model::Cached(_) => {}
         }
     }
 
     /// Work the controllers as far as all requests are known: those that left their port before
     /// NoC step `horizon`.
     pub fn advance(&mut self, horizon: u64, mut reply: impl FnMut(Reply)) {
+        if let Model::Cached(cached) = &mut self.model {
+            let front = self.time.noc_to_core.after(horizon.saturating_add(1));
+            let (time, reply_free) = (self.time, &mut self.reply_free);
+            cached.advance(front, &mut self.stats, |channel, leave, packet, cause| {
+                let push = time.core_to_noc.at_or_after(leave).max(reply_free[channel]);
+                reply_free[channel] = push + 1;
+                reply((channel, push, packet, cause));
+            });
+            return;
+        }
         if !matches!(self.model, Model::Banked(_)) {
             return;
         }
         let ticks = self.earliest_return(horizon);
-        for channel in 0..self.front_free.len() {
-            let Model::Banked(b) = &mut self.model else {
-                return;
-            };
-            if b.channels[channel].is_idle() {
+        let Channels {
+            time,
+            model,
+            reply_free,
+            ..
+        } = self;
+        let Model::Banked(b) = model else { return };
+        let Banked {
+            spec,
+            channels,
+            packets,
+            returned,
+            done,
+            ..
+        } = &mut **b;
+        for (channel, (dram, (returned, reply_free))) in channels
+            .iter_mut()
+            .zip(returned.iter_mut().zip(reply_free))
+            .enumerate()
+        {
+            if dram.is_idle() {
                 continue;
             }
-            let mut done = std::mem::take(&mut b.done);
-            b.channels[channel].advance(&b.spec, ticks, &mut done);
-            for &(tick, tag) in &done {
-                let Model::Banked(b) = &mut self.model else {
-                    return;
-                };
-                let packet = b.packets.remove(tag);
-                let returned = tick.max(b.returned[channel]);
-                b.returned[channel] = returned + 1;
+            dram.advance(spec, ticks, done);
+            for &dram::Done { tick, tag, cause } in done.iter() {
+                let packet = packets.remove(tag);
+                let at = tick.max(*returned);
+                *returned = at + 1;
                 let spent = tick.saturating_sub(packet.pushed);
                 let cause = if u64::from(packet.cause) > spent {
                     Cause::Noc
-                } else if spent > b.unloaded {
-                    Cause::DramQueue
                 } else {
-                    Cause::DramLatency
+                    match cause {
+                        dram::WaitCause::Latency => Cause::DramLatency,
+                        dram::WaitCause::Queue => Cause::DramQueue,
+                        dram::WaitCause::Bank => Cause::DramBankConflict,
+                        dram::WaitCause::Bus => Cause::DramBus,
+                        dram::WaitCause::Refresh => Cause::DramRefresh,
+                    }
                 };
-                let push = self.push_step(channel, returned);
+                let push = time.dram_to_noc.at_or_after(at).max(*reply_free);
+                *reply_free = push + 1;
                 reply((channel, push, packet, cause));
             }
             done.clear();
-            if let Model::Banked(b) = &mut self.model {
-                b.done = done;
-            }
         }
     }
 
@@ -214,12 +330,19 @@ impl Channels {
         let at = self.time.core_to_dram.at_or_after(front);
         match &self.model {
             Model::Simple { dram, .. } => at.saturating_add(dram.min_latency()),
-            Model::Banked(_) => at.saturating_add(1),
+            Model::Banked(_) | Model::Cached(_) => at.saturating_add(1),
         }
     }
 
     /// The same as a NoC step: no reply that is not yet known is handed over before it.
     pub fn earliest_reply(&self, horizon: u64) -> u64 {
+        if let Model::Cached(cached) = &self.model {
+            let front = self.time.noc_to_core.after(horizon.saturating_add(1));
+            return self
+                .time
+                .core_to_noc
+                .at_or_after(cached.earliest_answer(front));
+        }
         self.time
             .dram_to_noc
             .at_or_after(self.earliest_return(horizon))

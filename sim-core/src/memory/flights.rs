@@ -11,6 +11,7 @@ use crate::stack::Cause;
 struct Flight {
     core: u32,
     token: u64,
+    origin: Origin,
     /// Replies not yet accounted for.
     remaining: u64,
     /// Hand-over of its latest reply: NoC step, port.
@@ -18,6 +19,15 @@ struct Flight {
     cause: Cause,
     /// Position in `Flights::active`.
     at: u32,
+}
+
+/// Where a transfer comes from: the place of its work-item in dispatch order, and its op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Work-item.
+    pub item: u64,
+    /// Op.
+    pub op: u32,
 }
 
 /// All transfers in flight and the completions that are known.
@@ -41,11 +51,12 @@ impl Flights {
     }
 
     /// A transfer of `requests` requests sets out.
-    pub fn start(&mut self, core: u32, token: u64, requests: u64) -> u32 {
+    pub fn start(&mut self, core: u32, token: u64, origin: Origin, requests: u64) -> u32 {
         let at = self.active.len() as u32;
         let flight = Flight {
             core,
             token,
+            origin,
             remaining: requests,
             last: (0, 0),
             cause: Cause::DramLatency,
@@ -97,6 +108,7 @@ impl Flights {
         let completion = Completion {
             step: self.noc_to_core.after(flight.last.0),
             token: flight.token,
+            origin: flight.origin,
             cause: flight.cause,
             order: flight.last,
         };
@@ -108,6 +120,43 @@ impl Flights {
         queue.insert(at, completion);
     }
 
+    /// A name of a transfer that is the same in equal situations: its core, work-item relative to
+    /// `base`, and op. The three never collide while items in flight lie within 2^19 of `base`.
+    pub fn name(&self, index: u32, base: u64) -> u64 {
+        let flight = self.flights.get(index);
+        name(flight.core, flight.origin, base)
+    }
+
+    /// Append the state to `out`, NoC steps relative to `now`.
+    pub fn canonical(&self, now: u64, core_now: u64, base: u64, out: &mut Vec<u64>) {
+        let start = out.len();
+        for &index in &self.active {
+            let f = self.flights.get(index);
+            out.push(self.name(index, base));
+            out.push(f.remaining);
+            // A reply of the past will not be the last one.
+            let ahead = f.last.0 >= now;
+            out.push(if ahead { f.last.0 - now + 1 } else { 0 });
+            out.push(if ahead {
+                u64::from(f.last.1) << 8 | f.cause as u64
+            } else {
+                0
+            });
+        }
+        // In one order, whatever order they were started in.
+        sort_rows(&mut out[start..], 4);
+        for (core, queue) in self.done.iter().enumerate() {
+            out.push(queue.len() as u64);
+            for c in queue {
+                out.push(c.step.wrapping_sub(core_now));
+                out.push(name(core as u32, c.origin, base));
+                out.push(c.cause as u64);
+                out.push(c.order.0.wrapping_sub(now));
+                out.push(u64::from(c.order.1));
+            }
+        }
+    }
+
     /// The next known completion of a core.
     #[inline]
     pub fn peek(&self, core: u32) -> Option<&Completion> {
@@ -117,5 +166,23 @@ impl Flights {
     /// Take it.
     pub fn pop(&mut self, core: u32) -> Option<Completion> {
         self.done[core as usize].pop_front()
+    }
+}
+
+fn name(core: u32, origin: Origin, base: u64) -> u64 {
+    u64::from(core) << 52 | (origin.item.wrapping_sub(base) & 0xf_ffff) << 32 | u64::from(origin.op)
+}
+
+/// Sort rows of `width` words.
+fn sort_rows(words: &mut [u64], width: usize) {
+    let rows = words.len() / width;
+    for i in 1..rows {
+        let mut at = i;
+        while at > 0 && words[(at - 1) * width] > words[at * width] {
+            for k in 0..width {
+                words.swap((at - 1) * width + k, at * width + k);
+            }
+            at -= 1;
+        }
     }
 }

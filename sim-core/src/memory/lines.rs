@@ -35,6 +35,16 @@ struct Level {
     at: u64,
 }
 
+/// What a transfer looks like wherever it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    lines: u64,
+    row_bits: i128,
+    levels: [(u64, i128); MAX_NEST],
+    /// Of a gather.
+    rows: u64,
+}
+
 /// Walks the lines of one transfer. Reused: the sort buffer keeps its capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineWalker {
@@ -123,7 +133,7 @@ impl LineWalker {
             }
         }
         // Largest stride outermost; then fold the innermost ones into the row.
-        levels[..depth].sort_by(|a, b| b.stride_bits.cmp(&a.stride_bits));
+        levels[..depth].sort_by_key(|level| std::cmp::Reverse(level.stride_bits));
         while depth > 0 {
             let inner = levels[depth - 1];
             if inner.stride_bits - row >= self.line_bits {
@@ -187,6 +197,42 @@ impl LineWalker {
     /// Lines in all, also those already taken.
     pub fn lines(&self) -> u64 {
         self.lines
+    }
+
+    /// The first and the last line, in address order; call it before the first run is taken.
+    pub fn ends(&self) -> (u64, u64) {
+        if self.use_sorted {
+            let first = self.sorted.first().map_or(0, |r| r.0);
+            let last = self.sorted.iter().map(|r| r.1).max().unwrap_or(1) - 1;
+            return (first as u64 & self.line_mask, last as u64 & self.line_mask);
+        }
+        let span: i128 = self.levels[..self.depth]
+            .iter()
+            .map(|l| l.stride_bits * i128::from(l.extent - 1))
+            .sum();
+        let first = self.row_first >> self.line_shift;
+        let last = (self.row_first + span + self.row_bits - 1) >> self.line_shift;
+        (first as u64 & self.line_mask, last as u64 & self.line_mask)
+    }
+
+    /// What the transfer looks like wherever it lies; call it before the first run is taken.
+    ///
+    /// Gathers look alike if they have equally many rows and lines.
+    pub fn shape(&self) -> Shape {
+        let mut levels = [(0, 0); MAX_NEST];
+        for (to, from) in levels.iter_mut().zip(&self.levels[..self.depth]) {
+            *to = (from.extent, from.stride_bits);
+        }
+        Shape {
+            lines: self.lines,
+            row_bits: self.row_bits,
+            levels,
+            rows: if self.use_sorted {
+                self.sorted.len() as u64
+            } else {
+                0
+            },
+        }
     }
 
     /// The next run, or `None` at the end.
@@ -321,14 +367,14 @@ mod tests {
     use tilesim_traces::model::{Direction, TensorId};
 
     fn item(first: i128, bits: u32, dims: &[(u64, i64)], indices: Option<&[i64]>) -> WorkItem {
-        let mut item = WorkItem::default();
-        item.dims = dims
-            .iter()
-            .map(|&(extent, stride)| ResolvedDim { extent, stride })
-            .collect();
-        if let Some(ids) = indices {
-            item.indices = ids.to_vec();
-        }
+        let mut item = WorkItem {
+            dims: dims
+                .iter()
+                .map(|&(extent, stride)| ResolvedDim { extent, stride })
+                .collect(),
+            indices: indices.map(<[i64]>::to_vec).unwrap_or_default(),
+            ..WorkItem::default()
+        };
         item.transfers.push(Transfer {
             direction: Direction::Load,
             tensor: TensorId(0),

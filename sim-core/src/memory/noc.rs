@@ -16,7 +16,7 @@ use crate::noc::{Delivery, FlitNetwork, FlitNetworkSpec, PacketKind};
 use crate::stack::Cause;
 
 /// Bytes of a packet without data: a read request, a write's acknowledgement.
-const CONTROL_BYTES: u32 = 8;
+pub(crate) const CONTROL_BYTES: u32 = 8;
 
 /// Everything from the cores' ports on.
 #[derive(Debug)]
@@ -140,6 +140,40 @@ impl Noc {
             dram: Channels::new(machine),
             flights,
         }
+    }
+
+    /// Whether [`Noc::canonical`] knows the models.
+    pub fn has_canonical(&self) -> bool {
+        self.dram.has_canonical() && matches!(self.network, Network::Simple { .. })
+    }
+
+    /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
+    /// steps of the clocks, `base` the work-item that items are counted from.
+    pub fn canonical(&self, core: u64, dram: u64, noc: u64, base: u64, out: &mut Vec<u64>) {
+        let name = |transfer: u32| self.flights.name(transfer, base);
+        if let Network::Simple { requests, replies } = &self.network {
+            for port in requests {
+                port.canonical(noc, out, &name);
+            }
+            match replies {
+                Replies::Direct { free, .. } => {
+                    out.extend(free.iter().map(|f| f.saturating_sub(noc)));
+                }
+                Replies::Shared { ports, coming } => {
+                    for port in ports {
+                        port.canonical(noc, out, &name);
+                    }
+                    for (step, (port, packet)) in coming.iter() {
+                        out.push(step.wrapping_sub(noc));
+                        out.push(u64::from(*port));
+                        out.push(u64::from(packet.source) << 8 | u64::from(packet.cause));
+                        out.push(name(packet.transfer));
+                    }
+                }
+            }
+        }
+        self.dram.canonical(core, dram, noc, out);
+        self.flights.canonical(noc, core, base, out);
     }
 
     /// A core's port pushes a request for `channel`.
@@ -308,10 +342,10 @@ impl Flit {
             let request = self.requests.front().map_or(u64::MAX, |(p, _)| p.pushed);
             let mut reply = (u64::MAX, 0);
             for (channel, queue) in self.replies.iter().enumerate() {
-                if let Some((p, _)) = queue.front() {
-                    if p.pushed < reply.0 {
-                        reply = (p.pushed, channel);
-                    }
+                if let Some((p, _)) = queue.front()
+                    && p.pushed < reply.0
+                {
+                    reply = (p.pushed, channel);
                 }
             }
             if request.min(reply.0) >= until {

@@ -28,9 +28,12 @@ pub struct SimpleChannel {
     free_at: u64,
     /// Admissions so far, up to 2: the first two are free of the cap.
     started: u8,
-    /// Earliest end of credit for the next admission: steps, and a remainder over `unit`.
-    due: u64,
+    /// Earliest end of credit for the next admission: steps, and a remainder over `unit`. Below 0
+    /// after a jump over work that left credit over.
+    due: i64,
     part: u64,
+    /// Admissions that the cap has held up.
+    held: u64,
 }
 
 impl SimpleDram {
@@ -59,6 +62,11 @@ impl SimpleDram {
         }
     }
 
+    /// Fractions of a step that credit is counted in; 1 when there is no cap.
+    pub fn unit(&self) -> u64 {
+        self.pace.map_or(1, |p| p.unit)
+    }
+
     /// Least steps from admission to return.
     pub fn min_latency(&self) -> u64 {
         self.latency
@@ -72,14 +80,18 @@ impl SimpleDram {
             if channel.started < 2 {
                 channel.started += 1;
             } else {
-                channel.due = channel.due.saturating_add(pace.whole);
+                channel.due = channel.due.saturating_add_unsigned(pace.whole);
                 channel.part += pace.part;
                 if channel.part >= pace.unit {
                     channel.part -= pace.unit;
                     channel.due = channel.due.saturating_add(1);
                 }
-                let needed = channel.due + u64::from(channel.part != 0);
-                step = step.max(needed.saturating_sub(1));
+                // The first step with enough credit is ceil(due) - 1.
+                let needed = channel.due - i64::from(channel.part == 0);
+                if needed > step as i64 {
+                    step = needed as u64;
+                    channel.held += 1;
+                }
             }
         }
         channel.free_at = step + 1;
@@ -88,12 +100,30 @@ impl SimpleDram {
 }
 
 impl SimpleChannel {
-    /// Append the state to `out`, steps relative to `now`.
+    /// Append what decides the channel's future but its credit to `out`, steps relative to `now`.
     pub fn canonical(&self, now: u64, out: &mut Vec<u64>) {
         out.push(self.free_at.saturating_sub(now));
         out.push(u64::from(self.started));
-        out.push(self.due.wrapping_sub(now));
-        out.push(self.part);
+    }
+
+    /// Credit left over in step `now`, in fractions of a step: see [`SimpleDram::unit`].
+    pub fn slack(&self, dram: &SimpleDram, now: u64) -> i128 {
+        i128::from(now) * i128::from(dram.unit())
+            - i128::from(self.due) * i128::from(dram.unit())
+            - i128::from(self.part)
+    }
+
+    /// How often the cap has held up an admission.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Add credit, in the same fractions of a step.
+    pub fn add_slack(&mut self, dram: &SimpleDram, more: i128) {
+        let unit = i128::from(dram.unit());
+        let due = i128::from(self.due) * unit + i128::from(self.part) - more;
+        self.due = i64::try_from(due.div_euclid(unit)).unwrap_or(i64::MIN / 2);
+        self.part = due.rem_euclid(unit) as u64;
     }
 }
 

@@ -377,6 +377,8 @@ impl Recipe {
                     bytes_per_cycle: r.bandwidth.map(|b| 3.0 + f64::from(b) * 0.37),
                 },
             },
+            memory: Default::default(),
+            energy: None,
             dispatch: match r.dynamic {
                 true => DispatchPolicy::Dynamic,
                 false => DispatchPolicy::RoundRobin,

@@ -8,7 +8,7 @@
 )]
 
 use tilesim_core::dram::{
-    Channel, ChannelMapper, CommandRecord, DramSpec, DramStats, RamulatorFile,
+    Channel, ChannelMapper, CommandRecord, Done, DramSpec, DramStats, RamulatorFile,
 };
 
 /// A file of the golden data.
@@ -85,7 +85,7 @@ pub fn stream(name: &str, tx: u64, n: usize) -> Vec<Req> {
 
 pub struct Run {
     pub ticks: u64,
-    pub completions: Vec<(u64, u32)>,
+    pub completions: Vec<Done>,
     /// Tick of acceptance per request, where the driver knows it.
     pub accepted: Vec<u64>,
     pub log: Vec<CommandRecord>,
@@ -123,7 +123,7 @@ pub fn run_one(spec: &DramSpec, reqs: &[Req], log: bool) -> Run {
             ch.advance(&spec, horizon, &mut out);
         }
     }
-    let ticks = out.iter().map(|c| c.0 + 1).max().unwrap_or(0);
+    let ticks = out.iter().map(|c| c.tick + 1).max().unwrap_or(0);
     Run {
         ticks,
         completions: out,
@@ -170,7 +170,7 @@ pub fn run_many(file: &RamulatorFile, reqs: &[Req], window: usize, log: bool) ->
             }
         }
     }
-    let ticks = out.iter().map(|c| c.0 + 1).max().unwrap_or(0);
+    let ticks = out.iter().map(|c| c.tick + 1).max().unwrap_or(0);
     let stats = chs.iter().map(|c| c.stats().clone()).collect();
     Run {
         ticks,

@@ -338,5 +338,7 @@ pub fn machine(name: &str) -> Machine {
             },
         },
         dispatch: DispatchPolicy::RoundRobin,
+        memory: Default::default(),
+        energy: None,
     }
 }

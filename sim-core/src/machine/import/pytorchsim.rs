@@ -100,6 +100,14 @@ const PATHS: &[(&str, &str)] = &[
     ("cores.scratchpad_bytes", "core_spad_size_kb"),
     ("cores.injection_ports", "icnt_injection_ports_per_core"),
     ("noc.latency_cycles", "icnt_latency_cycles"),
+    ("l2.sets", "l2d_config"),
+    ("l2.ways", "l2d_config"),
+    ("l2.line_bytes", "l2d_config"),
+    ("l2.sector_bytes", "l2d_config"),
+    ("l2.mshr_entries", "l2d_config"),
+    ("l2.mshr_merges", "l2d_config"),
+    ("l2.miss_queue", "l2d_config"),
+    ("l2.hit_latency_cycles", "l2d_hit_latency"),
     ("dram.channels", "dram_channels"),
     ("dram.request_bytes", "dram_req_size_byte"),
     ("dram.latency_cycles", "dram_latency"),
@@ -151,6 +159,103 @@ pub struct L2Facts {
     pub config: String,
     /// Core cycles of a hit.
     pub hit_latency: u64,
+}
+
+impl L2Facts {
+    /// Our `l2` section for requests of `request_bytes`.
+    ///
+    /// The text reads `type:sets:line:ways,sector,replacement:write:allocate:write
+    /// allocate:index,mshr type:entries:merges,miss queue:result queue,port width`.
+    fn tree(&self, request_bytes: u64) -> Result<Value, MachineError> {
+        let key = "l2d_config";
+        let bad = |what: &str, found: &str| {
+            MachineError::new(
+                code::NOT_ONE_OF,
+                key,
+                format!("'{}': {what} cannot be '{}'", cut(&self.config), cut(found)),
+            )
+        };
+        let groups: Vec<Vec<&str>> = self
+            .config
+            .split(',')
+            .map(|group| group.split(':').map(str::trim).collect())
+            .collect();
+        let [shape, sector, policy, mshr, queues, ..] = groups.as_slice() else {
+            return Err(bad("the whole", "of fewer than five groups")
+                .hint("for example S:128:128:512,32,L:B:m:W:L,A:192:4,32:0,32"));
+        };
+        let number = |group: &[&str], at: usize, what: &str| -> Result<u64, MachineError> {
+            let text = group.get(at).copied().unwrap_or_default();
+            text.parse::<u32>()
+                .map(u64::from)
+                .map_err(|_| bad(what, text))
+        };
+        let letter = |group: &[&str], at: usize, what: &str, known: &[(&str, &'static str)]| {
+            let text = group.get(at).copied().unwrap_or_default();
+            let found = known.iter().find(|(theirs, _)| *theirs == text);
+            found.map(|(_, ours)| *ours).ok_or_else(|| {
+                let names: Vec<&str> = known.iter().map(|(theirs, _)| *theirs).collect();
+                bad(what, text).hint(format!("modelled here: {}", names.join(", ")))
+            })
+        };
+        let line = number(shape, 2, "the line's bytes")?;
+        let sector = match letter(shape, 0, "the type", &[("S", "sectored"), ("N", "plain")])? {
+            "plain" => line,
+            // A request larger than a sector fills several at once.
+            _ => number(sector, 0, "the sector's bytes")?.max(request_bytes),
+        };
+        letter(policy, 0, "the replacement", &[("L", "lru")])?;
+        letter(mshr, 0, "the miss registers' type", &[("A", ""), ("S", "")])?;
+        let write = letter(
+            policy,
+            1,
+            "the write policy",
+            &[("B", "back"), ("T", "through"), ("L", "through")],
+        )?;
+        let allocate = letter(
+            policy,
+            2,
+            "the allocation",
+            &[("m", "on_miss"), ("f", "on_fill"), ("s", "on_fill")],
+        )?;
+        let write_allocate = letter(
+            policy,
+            3,
+            "the write allocation",
+            &[
+                ("N", "none"),
+                ("W", "write_and_fetch"),
+                ("F", "fetch"),
+                ("L", "validate"),
+            ],
+        )?;
+        let index = letter(
+            policy,
+            4,
+            "the set index",
+            &[("L", "linear"), ("X", "xor"), ("P", "ipoly")],
+        )?;
+        Ok(json!({
+            "model": "datacache",
+            "sets": number(shape, 1, "the number of sets")?,
+            "ways": number(shape, 3, "the number of ways")?,
+            "line_bytes": line,
+            "sector_bytes": sector,
+            "set_index": index,
+            "write": write,
+            "write_allocate": write_allocate,
+            "allocate": allocate,
+            "mshr_entries": number(mshr, 1, "the number of miss registers")?,
+            "mshr_merges": number(mshr, 2, "the number of merges")?,
+            "miss_queue": number(queues, 0, "the miss queue")?,
+            "hit_latency_cycles": self.hit_latency,
+        }))
+    }
+}
+
+/// The start of a text, for messages.
+fn cut(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 /// What a file says of its NoC.
@@ -239,11 +344,10 @@ pub fn build(description: Description, options: ImportOptions) -> Result<Importe
         }
     }
     if options.as_configured {
-        if l2.is_some() {
-            return Err(
-                missing("l2d_type", "an L2 cache is not modelled yet".to_owned())
-                    .hint("without as-configured it has no effect, as in the reference"),
-            );
+        if let Some(facts) = &l2 {
+            let request = base.pointer("/dram/request_bytes").and_then(Value::as_u64);
+            let l2 = facts.tree(request.unwrap_or(32))?;
+            let _ = crate::machine::schema::set(&mut base, "l2", l2);
         }
         if dram_partitions > 1 {
             return Err(missing(
@@ -468,6 +572,7 @@ pub fn read(
     let dram_partitions = read_partitions(&mut file, as_configured)?;
     let l2 = read_l2(&mut file, as_configured)?;
     let noc = read_noc(&mut file, &mut base, resolver, as_configured)?;
+    read_energy(&mut file, &mut base, resolver, as_configured)?;
     read_rest(&mut file);
 
     set(&mut base, "dram", "channel_map", json!("ipoly"));
@@ -1038,6 +1143,75 @@ fn read_noc(
     Ok(facts)
 }
 
+/// DRAM costs from an energy table: `offchip_dram` with `row_activation_pj` and
+/// `transfer_pj_per_bit`, a map whose terms add up. `io` and `phy` go over under these names, the
+/// others are the array's.
+fn read_energy(
+    file: &mut Reader,
+    base: &mut Value,
+    resolver: &dyn Resolver,
+    as_configured: bool,
+) -> Result<(), MachineError> {
+    let key = "energy_cost_table_path";
+    let Some(path) = file.word(key)?.map(str::to_owned) else {
+        return Ok(());
+    };
+    let text = match resolver.read(&path) {
+        Ok(text) => text,
+        Err(why) if as_configured => return Err(file_error(key, &path, &why)),
+        Err(why) => {
+            // It changes no cycle.
+            file.ignored(
+                key,
+                format!("cannot read '{path}': {why}; energy is not counted"),
+            );
+            return Ok(());
+        }
+    };
+    let table = parse_map(&text).map_err(|e| file_error(key, &path, &e.to_string()))?;
+    let table = Value::Object(table.into_iter().collect());
+    let cost = |value: Option<&Value>, inner: &str| -> Result<f64, MachineError> {
+        let number = value
+            .and_then(Value::as_f64)
+            .filter(|n| (0.0..=1e9).contains(n));
+        number.ok_or_else(|| {
+            let what = "is missing, or no number from 0 to 1e9";
+            file_error(key, &path, &format!("offchip_dram.{inner} {what}"))
+        })
+    };
+    let dram = table.get("offchip_dram");
+    let activation = dram.and_then(|d| d.get("row_activation_pj"));
+    let activation = cost(activation, "row_activation_pj")?;
+    let terms = dram
+        .and_then(|d| d.get("transfer_pj_per_bit"))
+        .and_then(Value::as_object);
+    let Some(terms) = terms.filter(|terms| !terms.is_empty()) else {
+        let why = "offchip_dram.transfer_pj_per_bit is not a map of terms";
+        return Err(file_error(key, &path, why));
+    };
+    let (mut array, mut io, mut phy) = (0.0, 0.0, 0.0);
+    for (name, value) in terms {
+        let inner = format!("transfer_pj_per_bit.{}", cut(name));
+        let term = cost(Some(value), &inner)?;
+        match name.as_str() {
+            "io" => io += term,
+            "phy" => phy += term,
+            _ => array += term,
+        }
+    }
+    for (name, value) in [
+        ("activation_pj", activation),
+        ("read_pj_per_bit", array),
+        ("write_pj_per_bit", array),
+        ("io_pj_per_bit", io),
+        ("phy_pj_per_bit", phy),
+    ] {
+        set(base, "energy", name, json!(value));
+    }
+    file.mapped(key, "energy: costs of DRAM rows and bits");
+    Ok(())
+}
+
 fn read_rest(file: &mut Reader) {
     for key in [
         "core_stats_print_period_cycles",
@@ -1046,7 +1220,6 @@ fn read_rest(file: &mut Reader) {
     ] {
         file.ignored(key, "it says how often to print");
     }
-    file.ignored("energy_cost_table_path", "energy is not modelled");
     file.ignored("scheduler", "a launch says what runs when");
     for key in ["pytorchsim_functional_mode", "pytorchsim_timing_mode"] {
         file.ignored(key, "it says what PyTorchSim runs, not how long it takes");

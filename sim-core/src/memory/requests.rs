@@ -1,0 +1,294 @@
+//! The model of every request: injection, NoC, channels, completions.
+
+use std::collections::VecDeque;
+
+use tilesim_traces::launch::{Transfer, WorkItem};
+use tilesim_traces::model::Direction;
+
+use super::arbiter::Packet;
+use super::channel_map::ChannelMapper;
+use super::flights::{Flights, Origin};
+use super::l2::L2Stats;
+use super::lines::{LineWalker, LinesError, Run};
+use super::noc::Noc;
+use super::{ChannelStats, Completion};
+use crate::clock::Timeline;
+use crate::dram::DramStats;
+use crate::machine::Machine;
+
+/// A transfer being sent by a core's DMA.
+#[derive(Debug, Default)]
+struct Sending {
+    walker: LineWalker,
+    run: Option<Run>,
+    start: u64,
+    taken: u64,
+    transfer: u32,
+    write: bool,
+}
+
+#[derive(Debug, Default)]
+struct Injector {
+    queue: VecDeque<Sending>,
+    spare: Vec<Sending>,
+}
+
+/// Every request of one run.
+#[derive(Debug)]
+pub struct Requests {
+    time: Timeline,
+    ports: u32,
+    channels: u32,
+    map: ChannelMapper,
+    request_bytes: u32,
+    max_rows: u64,
+    injectors: Vec<Injector>,
+    noc: Noc,
+    /// NoC steps before this one are injected.
+    noc_step: u64,
+    safe: u64,
+    started: u64,
+}
+
+impl Requests {
+    /// The memory system of a machine. `max_rows` bounds the rows of one transfer.
+    pub fn new(machine: &Machine, max_rows: u64) -> Requests {
+        let time = Timeline::new(&machine.clocks);
+        let cores = machine.cores.count;
+        Requests {
+            time,
+            ports: machine.cores.injection_ports,
+            channels: machine.dram.channels,
+            map: ChannelMapper::new(machine.dram.channel_map, machine.dram.channels),
+            request_bytes: machine.dram.request_bytes,
+            max_rows,
+            injectors: (0..cores).map(|_| Injector::default()).collect(),
+            noc: Noc::new(machine, Flights::new(cores, time.noc_to_core)),
+            noc_step: 0,
+            safe: 0,
+            started: 0,
+        }
+    }
+
+    /// Core `core`'s DMA starts sending `transfer` in core step `step`, `injection_ports` requests a
+    /// step. Returns how many requests it has; 0 means that nothing is in flight and no completion
+    /// will be reported.
+    pub fn start(
+        &mut self,
+        core: u32,
+        step: u64,
+        item: &WorkItem,
+        transfer: &Transfer,
+        token: u64,
+        origin: Origin,
+    ) -> Result<u64, LinesError> {
+        let injector = &mut self.injectors[core as usize];
+        let mut sending = injector.spare.pop().unwrap_or_default();
+        sending
+            .walker
+            .start(item, transfer, self.request_bytes, self.max_rows)?;
+        let lines = sending.walker.lines();
+        if lines == 0 {
+            injector.spare.push(sending);
+            return Ok(0);
+        }
+        self.started += lines;
+        // A request passes the front queue in a later core step than the one it was sent in, and its
+        // reply is seen in a later one still.
+        self.safe = self.safe.min(step + 2);
+        sending.run = None;
+        sending.start = step;
+        sending.taken = 0;
+        sending.transfer = self.noc.flights.start(core, token, origin, lines);
+        sending.write = transfer.direction == Direction::Store;
+        injector.queue.push_back(sending);
+        Ok(lines)
+    }
+
+    /// Whether any request has not been answered.
+    pub fn is_busy(&self) -> bool {
+        self.noc.flights.any()
+    }
+
+    /// Every completion with a core step below this is known; `u64::MAX` when nothing is in flight.
+    pub fn safe(&self) -> u64 {
+        if self.is_busy() { self.safe } else { u64::MAX }
+    }
+
+    /// The next known completion of a core.
+    #[inline]
+    pub fn peek(&self, core: u32) -> Option<&Completion> {
+        self.noc.flights.peek(core)
+    }
+
+    /// Take it.
+    pub fn pop(&mut self, core: u32) -> Option<Completion> {
+        self.noc.flights.pop(core)
+    }
+
+    /// Requests of all transfers started so far.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Most rows of one transfer.
+    pub fn max_rows(&self) -> u64 {
+        self.max_rows
+    }
+
+    /// Whether [`Requests::canonical`] knows the models.
+    pub fn has_canonical(&self) -> bool {
+        self.noc.has_canonical()
+    }
+
+    /// Bytes after which the map of lines to channels repeats, when it does so by shifting.
+    pub fn map_period(&self) -> Option<u64> {
+        self.map
+            .shifts()
+            .then(|| u64::from(self.channels) * u64::from(self.request_bytes))
+    }
+
+    /// Append the state but bandwidth credit to `out`, times relative to core step `now` (before
+    /// which everything is done), work-items to `base`.
+    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+        let noc = self.time.core_to_noc.at_or_after(now);
+        let dram = self.time.core_to_dram.at_or_after(now);
+        // Where in each other clock's period this core step lies.
+        out.push(self.time.core_to_noc.phase(now));
+        out.push(self.time.core_to_dram.phase(now));
+        out.push(self.noc_step.wrapping_sub(noc));
+        for injector in &self.injectors {
+            out.push(injector.queue.len() as u64);
+            for s in &injector.queue {
+                out.push(self.noc.flights.name(s.transfer, base));
+                out.push(s.start.wrapping_sub(now));
+                out.push(s.taken);
+                out.push(s.walker.lines());
+            }
+        }
+        self.noc.canonical(now, dram, noc, base, out);
+    }
+
+    /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
+    pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
+        self.noc
+            .dram
+            .credit(self.time.core_to_dram.at_or_after(now))
+    }
+
+    /// Account for work that was jumped over: `times` times what happened since `before`, and
+    /// credit per channel.
+    pub fn jump(&mut self, times: u64, before: &[ChannelStats], credit: &[i128]) {
+        for (now, before) in self.noc.dram.stats_mut().iter_mut().zip(before) {
+            now.reads += times * (now.reads - before.reads);
+            now.writes += times * (now.writes - before.writes);
+        }
+        self.noc.dram.add_credit(credit);
+    }
+
+    /// Counts per channel.
+    pub fn stats(&self) -> &[ChannelStats] {
+        self.noc.dram.stats()
+    }
+
+    /// The L2 slices' counts; empty without an L2.
+    pub fn l2_stats(&self) -> Vec<L2Stats> {
+        self.noc.dram.l2_stats()
+    }
+
+    /// The banked controllers' counts up to core step `end`; empty for other models.
+    pub fn dram_stats(&mut self, end: u64) -> Vec<DramStats> {
+        self.noc.dram.dram_stats(end)
+    }
+
+    /// No transfer starts before core step `core_step` that has not been handed over: work
+    /// everything up to there.
+    pub fn advance(&mut self, core_step: u64) {
+        let horizon = self.time.core_to_noc.at_or_after(core_step);
+        self.inject(horizon);
+        let unknown = self.noc.advance(horizon);
+        // A port takes one reply a step, so a transfer's last reply is further away the more are
+        // missing.
+        let lanes = u64::from(self.ports.min(self.channels));
+        let more = self
+            .noc
+            .flights
+            .fewest_missing(lanes)
+            .div_ceil(lanes)
+            .saturating_sub(1);
+        self.safe = self.time.noc_to_core.after(unknown.saturating_add(more));
+    }
+
+    /// Inject every NoC step before `horizon`.
+    fn inject(&mut self, horizon: u64) {
+        let ports = u64::from(self.ports);
+        while self.noc_step < horizon {
+            let step = self.noc_step;
+            let core_step = self.time.noc_to_core.last_at_or_before(step);
+            let mut next_start = u64::MAX;
+            for core in 0..self.injectors.len() {
+                let Requests {
+                    injectors,
+                    noc,
+                    map,
+                    ..
+                } = self;
+                let injector = &mut injectors[core];
+                let mut port = 0u64;
+                while let Some(sending) = injector.queue.front_mut() {
+                    if sending.start > core_step {
+                        next_start = next_start.min(sending.start);
+                        break;
+                    }
+                    let ready = (core_step + 1 - sending.start)
+                        .saturating_mul(ports)
+                        .min(sending.walker.lines())
+                        - sending.taken;
+                    let mut take = ready.min(ports - port);
+                    if take == 0 {
+                        next_start = 0;
+                        break;
+                    }
+                    sending.taken += take;
+                    while take > 0 {
+                        let Some(mut run) = sending.run.or_else(|| sending.walker.next_run())
+                        else {
+                            break;
+                        };
+                        let now = take.min(run.count);
+                        for line in run.first..run.first + now {
+                            let (channel, inner) = map.locate(line);
+                            let packet = Packet {
+                                line: inner,
+                                transfer: sending.transfer,
+                                source: core as u32 * ports as u32 + port as u32,
+                                write: sending.write,
+                                cause: 0,
+                                pushed: step,
+                            };
+                            noc.push(channel, packet);
+                            port += 1;
+                        }
+                        take -= now;
+                        run.first += now;
+                        run.count -= now;
+                        sending.run = (run.count > 0).then_some(run);
+                    }
+                    if sending.taken == sending.walker.lines()
+                        && let Some(done) = injector.queue.pop_front()
+                    {
+                        injector.spare.push(done);
+                    }
+                }
+                if !injector.queue.is_empty() && next_start == u64::MAX {
+                    next_start = 0;
+                }
+            }
+            self.noc_step = match next_start {
+                0 => step + 1,
+                u64::MAX => horizon,
+                start => self.time.core_to_noc.at_or_after(start).max(step + 1),
+            };
+        }
+    }
+}
