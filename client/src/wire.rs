@@ -304,7 +304,13 @@ fn counters<T: serde::de::DeserializeOwned>(
 
 /// A choice by its stable name: the one it is serialised under.
 fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, ServiceError> {
-    serde_json::from_value(serde_json::Value::String(name.to_owned()))
+    let value = if name.starts_with('{') {
+        serde_json::from_str(name)
+    } else {
+        Ok(serde_json::Value::String(name.to_owned()))
+    };
+    value
+        .and_then(serde_json::from_value)
         .map_err(|e| malformed(format!("`{name}` is not known here: {e}")))
 }
 

@@ -349,7 +349,9 @@ fn counters(counts: &impl serde::Serialize) -> v1::ModelCounters {
 fn name_of(choice: &impl serde::Serialize) -> String {
     match serde_json::to_value(choice) {
         Ok(serde_json::Value::String(name)) => name,
-        _ => String::new(),
+        // A choice with figures travels as its JSON text.
+        Ok(other) => other.to_string(),
+        Err(_) => String::new(),
     }
 }
 

@@ -211,6 +211,8 @@ pub struct Core {
     /// Live residents in order of arrival.
     order: Vec<u32>,
     spare: Vec<u32>,
+    /// What a resident without work points to, so that giving work back allocates nothing.
+    no_graph: Rc<Graph>,
     units: Vec<VecDeque<InFlight>>,
     /// Serial issue: the counter at which the next tile may start.
     busy_until: u64,
@@ -273,6 +275,7 @@ impl Core {
             residents: Vec::new(),
             order: Vec::new(),
             spare: Vec::new(),
+            no_graph: Rc::default(),
             units: vec![VecDeque::new(); units],
             busy_until: 0,
             tokens: Vec::new(),
@@ -503,7 +506,15 @@ impl Core {
     /// Give back the buffers of a work-item that retired, for reuse.
     pub fn reclaim(&mut self) -> Option<Prepared> {
         let id = *self.spare.last()?;
-        Some(std::mem::take(&mut self.residents[id as usize].work))
+        let none = Prepared {
+            index: 0,
+            item: WorkItem::default(),
+            graph: Rc::clone(&self.no_graph),
+        };
+        Some(std::mem::replace(
+            &mut self.residents[id as usize].work,
+            none,
+        ))
     }
 
     fn retire_computes(&mut self, step: u64) {

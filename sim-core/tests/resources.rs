@@ -1,0 +1,119 @@
+//! What a run takes from the heap: a bounded amount at its start and as its buffers grow to the most
+//! that is in flight, then nothing; and nothing that grows with the grid or stays behind.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use allocation_counter::{AllocationInfo, measure};
+
+mod launches;
+use launches::{Loaded, load, load_beyond};
+
+/// What one run takes, loading aside, and its requests.
+fn run(loaded: &Loaded) -> (AllocationInfo, u64) {
+    let mut requests = 0;
+    let taken = measure(|| requests = loaded.run().dram_requests);
+    (taken, requests)
+}
+
+const BANKED: &str = "systolic_ws_128x128_c1_simple_noc_tpuv3";
+const BANKED_C2: &str = "systolic_ws_128x128_c2_simple_noc_tpuv3";
+const SIMPLE: &str = "tpuv3_simple_dram";
+
+/// Program, a small grid, a larger one, machine.
+const CASES: &[(&str, &str, &str, &str)] = &[
+    ("large_grid", "1024", "4096", SIMPLE),
+    ("large_grid", "1024", "4096", BANKED),
+    ("large_grid", "1024", "4096", BANKED_C2),
+    ("vecadd_sync", "1024", "4096", SIMPLE),
+    ("vecadd_sync", "1024", "4096", BANKED),
+    ("vecadd_async_big", "16", "64", SIMPLE),
+    ("vecadd_async_big", "16", "64", BANKED),
+    ("many_small_loads", "32", "128", SIMPLE),
+    ("many_small_loads", "32", "128", BANKED),
+    ("softmax_rows", "64", "256", BANKED),
+    ("gemm_256", "2x4", "4x8", SIMPLE),
+    ("gemm_256", "2x4", "4x8", BANKED),
+    ("gemm_256", "2x4", "4x8", BANKED_C2),
+    ("gemm_double_buffered", "1x3", "2x6", BANKED),
+    ("preload_ahead", "4", "16", SIMPLE),
+    ("chain_reduce", "8", "32", SIMPLE),
+    ("zero_cost_tiles", "64", "256", BANKED_C2),
+    ("row_conflict", "16", "64", BANKED),
+];
+
+#[test]
+fn four_times_the_work_items_take_no_more_from_the_heap() {
+    let mut wrong = Vec::new();
+    for &(program, small, large, machine) in CASES {
+        let (few, sent) = run(&load_beyond(program, small, machine));
+        let (many, sent_more) = run(&load_beyond(program, large, machine));
+        let line = format!(
+            "{program} {small}..{large} {machine}: {} -> {} allocations, peak {} -> {} bytes",
+            few.count_total, many.count_total, few.bytes_max, many.bytes_max
+        );
+        eprintln!("{line}");
+        // Queues may still grow to the most that is ever in them: a few doublings each.
+        let doublings = 16 + (sent_more - sent) / 1000;
+        if many.count_total > few.count_total + doublings || many.bytes_max > few.bytes_max * 3 / 2
+        {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "the heap grew:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_hundred_times_the_grid_takes_the_same_memory() {
+    for machine in [SIMPLE, "tpuv3_simple_dram_c2"] {
+        let (few, _) = run(&load_beyond("large_grid", "200", machine));
+        let (many, _) = run(&load_beyond("large_grid", "20000", machine));
+        eprintln!("{machine}: {} -> {} bytes", few.bytes_max, many.bytes_max);
+        // Versions that nobody came for are remembered up to a bound, which a small grid does not
+        // reach.
+        assert!(
+            many.bytes_max <= few.bytes_max + (64 << 10),
+            "{machine}: {} -> {} bytes",
+            few.bytes_max,
+            many.bytes_max
+        );
+        assert!(
+            many.count_total <= few.count_total + 100,
+            "{machine}: {} -> {} allocations",
+            few.count_total,
+            many.count_total
+        );
+    }
+}
+
+#[test]
+fn nothing_stays_behind() {
+    for machine in [SIMPLE, BANKED] {
+        let loaded = load("gemm_256", "2x2", machine);
+        loaded.run();
+        let (first, _) = run(&loaded);
+        let twenty = measure(|| {
+            for _ in 0..20 {
+                loaded.run();
+            }
+        });
+        assert_eq!(twenty.bytes_current, 0, "{machine}: bytes kept");
+        assert_eq!(twenty.count_current, 0, "{machine}: allocations kept");
+        assert_eq!(
+            twenty.bytes_max, first.bytes_max,
+            "{machine}: later runs take more"
+        );
+        assert_eq!(twenty.count_total, 20 * first.count_total, "{machine}");
+    }
+}
+
+#[test]
+fn golden_launches_stay_under_64_mib() {
+    for (program, grid) in [("gemm_1024_k", "1x1"), ("gemm512_core_serial", "1x1")] {
+        for machine in [SIMPLE, BANKED, "systolic_ws_256x256_c1_simple_noc_tpuv6e"] {
+            let loaded = load(program, grid, machine);
+            let peak = run(&loaded).0.bytes_max;
+            eprintln!("{program} {machine}: {peak} bytes");
+            assert!(peak < 64 << 20, "{program} {grid} {machine}: {peak} bytes");
+        }
+    }
+}
