@@ -196,10 +196,10 @@ impl CoreStats {
         add(&mut self.waits, before.waits);
         add(&mut self.requests, before.requests);
         add(&mut self.work_items, before.work_items);
-        self.stack.add_since(times, &before.stack);
-        for (now, before) in self.tile_runs.iter_mut().zip(&before.tile_runs) {
-            add(now, *before);
+        for (runs, was) in self.tile_runs.iter_mut().zip(&before.tile_runs) {
+            add(runs, *was);
         }
+        self.stack.add_since(times, &before.stack);
     }
 }
 
