@@ -117,7 +117,7 @@ fn banked_rows_are_close() {
                 let ratio = report.cycles as f64 / want;
                 logs += ratio.ln().abs();
                 eprintln!("{:+.2} % {line} {}", (ratio - 1.0) * 100.0, report.cycles);
-                if (ratio - 1.0).abs() > 0.03 {
+                if (ratio - 1.0).abs() > 0.001 {
                     wrong.push(format!(
                         "{line}: {} is {:+.1} %",
                         report.cycles,
