@@ -63,25 +63,19 @@ fn four_times_the_work_items_take_no_more_from_the_heap() {
 }
 
 #[test]
-fn a_hundred_times_the_grid_takes_the_same_memory() {
+fn ten_times_the_grid_takes_the_same_memory() {
     for machine in [SIMPLE, "tpuv3_simple_dram_c2"] {
-        let (few, _) = run(&load_beyond("large_grid", "200", machine));
-        let (many, _) = run(&load_beyond("large_grid", "20000", machine));
-        eprintln!("{machine}: {} -> {} bytes", few.bytes_max, many.bytes_max);
-        // Versions that nobody came for are remembered up to a bound, which a small grid does not
-        // reach.
-        assert!(
-            many.bytes_max <= few.bytes_max + (64 << 10),
-            "{machine}: {} -> {} bytes",
-            few.bytes_max,
-            many.bytes_max
+        // Tables with a bound (such as the core's of versions that other items use) take some
+        // thousand items to fill: 200 items peak at 50 to 65 KB, these at 77 and 135 KB.
+        let (few, _) = run(&load_beyond("large_grid", "4000", machine));
+        let (many, _) = run(&load_beyond("large_grid", "40000", machine));
+        let line = format!(
+            "{machine}: {} -> {} allocations, peak {} -> {} bytes",
+            few.count_total, many.count_total, few.bytes_max, many.bytes_max
         );
-        assert!(
-            many.count_total <= few.count_total + 100,
-            "{machine}: {} -> {} allocations",
-            few.count_total,
-            many.count_total
-        );
+        eprintln!("{line}");
+        assert!(many.bytes_max <= few.bytes_max * 11 / 10, "{line}");
+        assert!(many.count_total <= few.count_total + 16, "{line}");
     }
 }
 
