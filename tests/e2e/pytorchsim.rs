@@ -704,10 +704,10 @@ fn hostile_folders_are_refused_in_bounded_time() {
         (
             "long loop",
             "trace.cpp",
-            inside(&format!(
-                "int64_t x = 1; for (int64_t i = 0; i < 1000000000; ++i) {{ x = x * x + i; \
-                 togsim_compute(ctx, (uint64_t)x, 0, 0, nullptr, nullptr, 0, nullptr, 0); }}"
-            )),
+            inside(
+                "int64_t x = 1; for (int64_t i = 0; i < 1000000000; ++i) { x = x * x + i; \
+                 togsim_compute(ctx, (uint64_t)x, 0, 0, nullptr, nullptr, 0, nullptr, 0); }",
+            ),
         ),
         (
             "huge array",
