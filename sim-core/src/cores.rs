@@ -323,6 +323,11 @@ impl Core {
         self.order.len()
     }
 
+    /// Whether its DMA has nothing left to end.
+    pub fn is_quiet(&self) -> bool {
+        self.current.is_none() && self.empty.is_empty()
+    }
+
     /// Their graphs, oldest first.
     pub fn resident_graphs(&self) -> impl Iterator<Item = &Graph> {
         self.order

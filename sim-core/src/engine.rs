@@ -389,6 +389,14 @@ impl<'a> Run<'a> {
                 }
             }
             let step = step.max(frontier);
+            // What is left then (a weight slot to be freed) changes nothing any more.
+            if self.items_done == self.items
+                && !self.memory.is_busy()
+                && self.cores.iter().all(Core::is_quiet)
+                && (0..self.cores.len()).all(|core| self.memory.peek(core as u32).is_none())
+            {
+                break;
+            }
             let safe = self.memory.safe();
             if step < safe {
                 if step.saturating_add(self.jump.cycles) >= budget {
