@@ -906,12 +906,12 @@ impl Core {
         };
         let finish = match spec.compute_issue {
             _ if cycles == 0 => counter,
-            ComputeIssue::Serial => counter + cycles,
+            ComputeIssue::Serial => counter.saturating_add(cycles),
             ComputeIssue::PerUnit => match self.units[lane as usize].back() {
-                None => counter + cycles,
+                None => counter.saturating_add(cycles),
                 Some(last) => {
                     let start = last.finish.saturating_sub(overlap).max(counter);
-                    (start + cycles).max(last.finish)
+                    start.saturating_add(cycles).max(last.finish)
                 }
             },
         };
@@ -945,7 +945,7 @@ impl Core {
             self.complete(resident, op, None);
             return false;
         }
-        self.busy_until = counter + cycles;
+        self.busy_until = counter.saturating_add(cycles);
         let kind = match unit {
             Unit::Matmul | Unit::Preload => 0,
             Unit::Vector => 1,

@@ -22,6 +22,10 @@ use crate::warp::{Jump, Situation, Warp};
 /// Rows one transfer may have (after contiguous rows are joined).
 const MAX_ROWS: u64 = 1 << 24;
 
+/// No run is longer, in core cycles: what is added to a cycle number in one step stays far below
+/// the rest of its range.
+const MAX_TOTAL: u64 = 1 << 62;
+
 /// How often the caller is asked whether to go on, in events.
 const POLL_EVERY: u32 = 256;
 
@@ -356,7 +360,8 @@ impl<'a> Run<'a> {
 
     /// Run until nothing is outstanding; the total in core cycles.
     fn run_out(&mut self, options: &RunOptions, watch: &mut impl Watch) -> Result<u64, SimError> {
-        let budget = options.cycle_budget.unwrap_or(u64::MAX);
+        // Tiles of up to 2^53 cycles could add up past what a cycle number holds.
+        let budget = options.cycle_budget.unwrap_or(u64::MAX).min(MAX_TOTAL);
         // Steps before this one are done.
         let mut frontier = 0u64;
         let mut events = 0u32;

@@ -205,7 +205,9 @@ fn jump(seen: &Seen, period: u64, credit: &[i128], s: Situation<'_, '_>) -> Opti
     if times == 0 {
         return None;
     }
-    let cycles = (s.now - seen.step).checked_mul(times)?;
+    let cycles = (s.now - seen.step)
+        .checked_mul(times)
+        .filter(|&cycles| cycles < 1 << 61)?;
     for (core, before) in s.cores.iter_mut().zip(&seen.cores) {
         core.jump(times, before);
     }

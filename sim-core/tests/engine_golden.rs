@@ -214,3 +214,29 @@ fn semaphore_cases() {
         assert_eq!(error.code(), code);
     }
 }
+
+/// Tiles that add up past 2^64 cycles end in an error, not in a wrapped number.
+#[test]
+fn totals_beyond_a_cycle_number_are_refused() {
+    let text = r#"{"name": "long", "axes": 1, "grids": [[1]], "tensors": [[1, 64, 4]],
+        "spad_buffer_bytes": [64], "cycle_table": [[9007199254740991, 0]],
+        "body": [{"op": "loop", "var": "i", "start": 0, "stop": 4096, "step": 1, "body": [
+            {"op": "compute", "tile": 0, "ct": 0, "reads": [], "writes": []}]}]}"#;
+    let trace = validate(json::import(text, &json::no_files).unwrap().trace).unwrap();
+    for issue in [
+        tilesim_core::machine::ComputeIssue::Serial,
+        tilesim_core::machine::ComputeIssue::PerUnit,
+    ] {
+        let mut machine = machine("tpuv3_simple_dram");
+        machine.cores.compute_issue = issue;
+        let launch = Launch {
+            args: LaunchArgs {
+                grid: vec![1],
+                ..LaunchArgs::default()
+            },
+            ..Launch::default()
+        };
+        let error = simulate(&machine, &trace, &launch, &mut ()).unwrap_err();
+        assert_eq!(error.code(), "run.over_budget");
+    }
+}
