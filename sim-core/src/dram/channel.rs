@@ -5,8 +5,12 @@
 //!
 //! Queues. Requests of one direction and bank that go to the open row form the bank's *hit* list, the others its *miss*
 //! list, both by age. All requests of one list need the same command at the same time, so only heads compete: the next
-//! command is the minimum of (ready time, age) over at most two heads per bank. That is the reference's rule (oldest
-//! among those whose timing is met) evaluated at the first tick at which any is met.
+//! command is the oldest of at most two heads per bank whose timing is met, at the first clock at which any is met. That
+//! is the reference's rule.
+//!
+//! Which heads compete for a command is a mask of banks; a second mask holds the banks that a rule at their bank or bank
+//! group may still delay, and is cleared bank by bank as rules expire. For each command and top node a *bound* is kept, a
+//! clock before which none of its banks can be ready; rules and new candidates move it, so nothing is looked at earlier.
 
 use std::collections::VecDeque;
 
@@ -14,13 +18,10 @@ use super::ring::Ring;
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::Cmd;
 use super::stats::{Done, DramStats, WaitCause};
-use super::timing::{self, CLASSES, Rule};
+use super::timing::Rule;
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
-/// Low bits of a selection key hold the age, the rest the ready time relative to now.
-const AGE_BITS: u32 = 44;
-const AGES: u64 = (1 << AGE_BITS) - 1;
 const FILTER: usize = 512;
 /// Refreshes that may be due at once, as Ramulator's priority buffer holds.
 const MAX_DUE: usize = 1568;
@@ -147,12 +148,6 @@ enum BankState {
 /// One bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bank {
-    ready: Ready,
-    /// Ages of the heads, per direction.
-    hit_seq: [u64; 2],
-    miss_seq: [u64; 2],
-    /// Rank of the request it was opened for: by tick of acceptance, then by order of activation.
-    holder_age: u64,
     lists: [Lists; 2],
     row: u32,
     /// The request it was opened for, while that waits for its column command.
@@ -161,10 +156,6 @@ struct Bank {
 }
 
 const BANK: Bank = Bank {
-    ready: [0; 16],
-    hit_seq: [0; 2],
-    miss_seq: [0; 2],
-    holder_age: 0,
     lists: [NO_LISTS; 2],
     row: 0,
     holder: NIL,
@@ -203,84 +194,32 @@ struct Rising {
 }
 
 impl Rising {
-    /// A precharge of `bank`, below top node `pc`, may not pair with it.
+    /// The banks in word `w` below top node `pc` whose precharges may not pair with it.
     #[inline]
-    fn blocks(&self, pc: usize, bank: usize) -> bool {
-        self.pc == pc as u32 && (self.bank == u32::MAX || self.bank == bank as u32)
+    fn banks(&self, pc: usize, w: usize) -> u64 {
+        if self.pc != pc as u32 {
+            0
+        } else if self.bank == u32::MAX {
+            u64::MAX
+        } else if self.bank as usize / 64 == w {
+            1 << (self.bank % 64)
+        } else {
+            0
+        }
     }
 }
 
-/// The pick that a class of commands is part of.
-#[inline(always)]
-fn class_kind(class: u8) -> usize {
-    match class {
-        timing::COL => QUEUED,
-        timing::PRE | timing::ACT => ROW,
-        _ => HELD,
-    }
-}
-
-#[inline(always)]
-fn class_dirt(class: u8) -> u8 {
-    1 << class_kind(class)
-}
-
-#[inline(always)]
-fn class_index(class: u8) -> usize {
-    (class.trailing_zeros() as usize).min(CLASSES - 1)
-}
-
-/// The best candidate of a class below one top node, found earlier. `time` leaves out what delays the whole node, and it
-/// is the best up to clock `until`, from which on an older one may be ready too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Best {
-    time: u64,
-    age: u64,
-    until: u64,
-    bank: usize,
-}
-
-/// A top node: ready clocks of every command, the best candidate per class, the classes for which it is unknown.
+/// A top node: per command the ready clock, and a clock before which no bank below is ready for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Top {
     ready: Ready,
-    best: [Best; CLASSES],
-    stale: u8,
+    bound: Ready,
 }
 
 const TOP: Top = Top {
     ready: [0; 16],
-    best: [NO_BEST; CLASSES],
-    stale: u8::MAX,
+    bound: [0; 16],
 };
-
-const NO_BEST: Best = Best {
-    time: NEVER,
-    age: 0,
-    until: NEVER,
-    bank: NONE,
-};
-
-/// A best command of the whole channel, good while it lies ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pick {
-    time: u64,
-    age: u64,
-    bank: u32,
-    cmd: Cmd,
-}
-
-const NO_PICK: Pick = Pick {
-    time: NEVER,
-    age: 0,
-    bank: u32::MAX,
-    cmd: Cmd::Rd,
-};
-
-const HELD: usize = 0;
-const QUEUED: usize = 1;
-const ROW: usize = 2;
-const ALL_DIRTY: u8 = 7;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -317,10 +256,8 @@ pub(crate) struct Exact<const W: usize> {
     arrival: u64,
     next_refresh: u64,
     write_mode: bool,
-    /// The best of the requests whose bank was opened for them, of the queue's column and of its row commands; and which
-    /// of these are unknown.
-    picks: [Pick; 3],
-    dirty: u8,
+    /// No command of a queue or for a held bank is ready before this clock.
+    wake: u64,
     /// The head of the front queue found its queue full and nothing has left that queue since.
     blocked: bool,
     len: [u32; 2],
@@ -355,15 +292,20 @@ pub(crate) struct Exact<const W: usize> {
     /// Counts of queued writes by address hash.
     filter: [u16; FILTER],
     banks: PerBank<Bank, W>,
+    /// Ages of the heads per direction, and of what banks are held for: by tick of acceptance, then by order of
+    /// activation.
+    hit_age: [PerBank<u64, W>; 2],
+    miss_age: [PerBank<u64, W>; 2],
+    holder_age: PerBank<u64, W>,
     tops: PerBank<Top, W>,
-    /// Ready clocks of every command per group.
-    group_ready: PerBank<Ready, W>,
+    /// Ready clocks per command and group, per command and bank.
+    group_ready: [PerBank<u64, W>; 16],
+    bank_ready: [PerBank<u64, W>; 16],
+    /// Per command the banks whose own or whose group's ready clock may lie ahead.
+    delayed: [[u64; W]; 16],
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: [PerBank<u64, W>; 16],
 }
-
-/// No bank.
-const NONE: usize = usize::MAX;
 
 #[inline(always)]
 fn any<const W: usize>(mask: &[u64; W]) -> bool {
@@ -441,8 +383,7 @@ impl<const W: usize> Exact<W> {
                 }
             },
             write_mode: false,
-            picks: [NO_PICK; 3],
-            dirty: ALL_DIRTY,
+            wake: 0,
             blocked: false,
             len: [0; 2],
             left: 0,
@@ -475,8 +416,13 @@ impl<const W: usize> Exact<W> {
             stats: DramStats::default(),
             filter: [0; FILTER],
             banks: [[BANK; 64]; W],
+            hit_age: [[[0; 64]; W]; 2],
+            miss_age: [[[0; 64]; W]; 2],
+            holder_age: [[0; 64]; W],
             tops: [[TOP; 64]; W],
-            group_ready: [[[0; 16]; 64]; W],
+            group_ready: [[[0; 64]; W]; 16],
+            bank_ready: [[[0; 64]; W]; 16],
+            delayed: [[0; W]; 16],
             last: [[[0; 64]; W]; 16],
         }
     }
@@ -564,8 +510,8 @@ impl<const W: usize> Exact<W> {
             return;
         }
         match spec.bus {
-            Bus::Single => self.run_single::<false, L>(spec, horizon, out, log),
-            Bus::Lpddr => self.run_single::<true, L>(spec, horizon, out, log),
+            Bus::Single => self.run_single(spec, horizon, out, log),
+            Bus::Lpddr => self.run_lpddr(spec, horizon, out, log),
             Bus::Dual => self.run_dual::<false, L>(spec, horizon, out, log),
             Bus::DualHalf => self.run_dual::<true, L>(spec, horizon, out, log),
         }
@@ -642,10 +588,10 @@ impl<const W: usize> Exact<W> {
             out.extend(at(&self.tops, i).ready.iter().map(|&t| later(t)));
         }
         for i in 0..tb.groups {
-            out.extend(at(&self.group_ready, i).iter().map(|&t| later(t)));
+            out.extend(self.group_ready.iter().map(|r| later(*at(r, i))));
         }
         for b in 0..tb.banks {
-            out.extend(at(&self.banks, b).ready.iter().map(|&t| later(t)));
+            out.extend(self.bank_ready.iter().map(|r| later(*at(r, b))));
             out.extend(self.last.iter().map(|l| ago(*at(l, b))));
         }
         out.extend(self.rings.iter().map(|&t| ago(t)));
@@ -692,7 +638,7 @@ impl<const W: usize> Exact<W> {
             if get(&self.held, b) {
                 let older = (0..tb.banks)
                     .filter(|&o| get(&self.held, o))
-                    .filter(|&o| at(&self.banks, o).holder_age < bank.holder_age)
+                    .filter(|&o| at(&self.holder_age, o) < at(&self.holder_age, b))
                     .count();
                 out.push(older as u64);
                 entry(&self.entries[bank.holder as usize], out);
@@ -817,16 +763,16 @@ impl<const W: usize> Exact<W> {
         };
         let bank = at_mut(&mut self.banks, b);
         let l = &mut bank.lists[d];
-        let class = if bank.state == BankState::Open && bank.row == row {
+        if bank.state == BankState::Open && bank.row == row {
             let tail = std::mem::replace(&mut l.hit_tail, i);
             if l.hit != NIL {
                 self.entries[tail as usize].next = i;
                 return true;
             }
             l.hit = i;
-            bank.hit_seq[d] = seq;
+            *at_mut(&mut self.hit_age[d], b) = seq;
             put(&mut self.col[d], b);
-            timing::COL
+            self.offer_col(spec, d, b);
         } else {
             let tail = std::mem::replace(&mut l.miss_tail, i);
             if l.miss != NIL {
@@ -834,23 +780,19 @@ impl<const W: usize> Exact<W> {
                 return true;
             }
             l.miss = i;
-            bank.miss_seq[d] = seq;
+            *at_mut(&mut self.miss_age[d], b) = seq;
             match bank.state {
-                BankState::Open => {
-                    if get(&self.held, b) {
-                        return true;
-                    }
+                BankState::Open if !get(&self.held, b) => {
                     put(&mut self.pre[d], b);
-                    timing::PRE
+                    self.offer_row(spec, PRE, d, b);
                 }
                 BankState::Closed => {
                     put(&mut self.act[d], b);
-                    timing::ACT
+                    self.offer_row(spec, ACT, d, b);
                 }
-                BankState::Activating => return true,
+                BankState::Open | BankState::Activating => {}
             }
-        };
-        self.compete_as(spec, class, d, b, t);
+        }
         true
     }
 
@@ -950,10 +892,41 @@ impl<const W: usize> Exact<W> {
 
     #[inline(always)]
     fn ready(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
-        let (t, c) = (&spec.table, cmd & 15);
-        at(&self.tops, bank.wrapping_shr(t.top_shift)).ready[c]
-            .max(at(&self.group_ready, bank.wrapping_shr(t.bank_shift))[c])
-            .max(at(&self.banks, bank).ready[c])
+        let t = &spec.table;
+        let top = at(&self.tops, bank.wrapping_shr(t.top_shift));
+        top.ready[cmd & 15].max(self.ready_below(spec, cmd, bank))
+    }
+
+    /// Ready clock as far as bank and bank group go.
+    #[inline(always)]
+    fn ready_below(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
+        let group = bank.wrapping_shr(spec.table.bank_shift);
+        let at_group = *at(&self.group_ready[cmd & 15], group);
+        at_group.max(*at(&self.bank_ready[cmd & 15], bank))
+    }
+
+    #[inline(always)]
+    fn raise_top(&mut self, cmd: usize, top: usize, when: u64) {
+        let top = at_mut(&mut self.tops, top);
+        raise(&mut top.ready[cmd & 15], when);
+        raise(&mut top.bound[cmd & 15], when);
+    }
+
+    #[inline(always)]
+    fn raise_group(&mut self, spec: &DramSpec, cmd: usize, group: usize, when: u64) {
+        raise(at_mut(&mut self.group_ready[cmd & 15], group), when);
+        let delayed = &mut self.delayed[cmd & 15];
+        if let Some(banks) = spec.table.group_banks.get(group) {
+            for (word, banks) in delayed.iter_mut().zip(banks) {
+                *word |= banks;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn raise_bank(&mut self, cmd: usize, bank: usize, when: u64) {
+        raise(at_mut(&mut self.bank_ready[cmd & 15], bank), when);
+        put(&mut self.delayed[cmd & 15], bank);
     }
 
     /// Ready clock of a refresh command, or of the precharge for it, over banks `lo..hi` below a node of `scope`.
@@ -998,18 +971,18 @@ impl<const W: usize> Exact<W> {
     /// Raises the ready time of `target` for all banks `lo..hi`, which are whole nodes of some level.
     fn raise(&mut self, spec: &DramSpec, target: u8, lo: usize, hi: usize, when: u64) {
         let tb = &spec.table;
-        let c = target as usize & 15;
+        let c = target as usize;
         if (lo | hi) & ((1 << tb.top_shift) - 1) == 0 {
             for i in lo >> tb.top_shift..hi >> tb.top_shift {
-                raise(&mut at_mut(&mut self.tops, i).ready[c], when);
+                self.raise_top(c, i, when);
             }
         } else if (lo | hi) & ((1 << tb.bank_shift) - 1) == 0 {
             for i in lo >> tb.bank_shift..hi >> tb.bank_shift {
-                raise(&mut at_mut(&mut self.group_ready, i)[c], when);
+                self.raise_group(spec, c, i, when);
             }
         } else {
             for b in lo..hi {
-                raise(&mut at_mut(&mut self.banks, b).ready[c], when);
+                self.raise_bank(c, b, when);
             }
         }
     }
@@ -1023,30 +996,35 @@ impl<const W: usize> Exact<W> {
             *at_mut(&mut self.last[cmd as usize & 15], bank) = t;
         }
         let top = bank.wrapping_shr(tb.top_shift);
-        let tops = &mut at_mut(&mut self.tops, top).ready;
-        let groups = at_mut(&mut self.group_ready, bank.wrapping_shr(tb.bank_shift));
-        let own = &mut at_mut(&mut self.banks, bank).ready;
-        // Where a usual rule is absent its cycles are 0, and a ready time of now binds nobody.
+        let group = bank.wrapping_shr(tb.bank_shift);
+        // Where a usual rule is absent its cycles are 0.
         let n = &e.near;
+        let when = |i: usize| t.wrapping_add(n[i]);
         match cmd {
             Cmd::Rd | Cmd::Wr => {
-                raise(&mut tops[RD], t.wrapping_add(n[0]));
-                raise(&mut tops[WR], t.wrapping_add(n[1]));
-                raise(&mut groups[RD], t.wrapping_add(n[2]));
-                raise(&mut groups[WR], t.wrapping_add(n[3]));
-                raise(&mut own[PRE], t.wrapping_add(n[4]));
+                self.raise_top(RD, top, when(0));
+                self.raise_top(WR, top, when(1));
+                if n[2] != 0 {
+                    self.raise_group(spec, RD, group, when(2));
+                }
+                if n[3] != 0 {
+                    self.raise_group(spec, WR, group, when(3));
+                }
+                self.raise_bank(PRE, bank, when(4));
             }
             Cmd::Act => {
-                raise(&mut tops[ACT], t.wrapping_add(n[0]));
-                raise(&mut groups[ACT], t.wrapping_add(n[1]));
-                raise(&mut own[ACT], t.wrapping_add(n[2]));
-                raise(&mut own[PRE], t.wrapping_add(n[3]));
-                raise(&mut own[RD], t.wrapping_add(n[4]));
-                raise(&mut own[WR], t.wrapping_add(n[5]));
+                self.raise_top(ACT, top, when(0));
+                if n[1] != 0 {
+                    self.raise_group(spec, ACT, group, when(1));
+                }
+                self.raise_bank(ACT, bank, when(2));
+                self.raise_bank(PRE, bank, when(3));
+                self.raise_bank(RD, bank, when(4));
+                self.raise_bank(WR, bank, when(5));
             }
             Cmd::Pre => {
-                raise(&mut tops[PRE], t.wrapping_add(n[0]));
-                raise(&mut own[ACT], t.wrapping_add(n[1]));
+                self.raise_top(PRE, top, when(0));
+                self.raise_bank(ACT, bank, when(1));
             }
             _ => {}
         }
@@ -1062,25 +1040,19 @@ impl<const W: usize> Exact<W> {
         let e = &tb.effects[cmd as usize & 15];
         let top = bank.wrapping_shr(tb.top_shift);
         for r in &e.bank {
-            let x = &mut at_mut(&mut self.banks, bank).ready[r.target as usize & 15];
-            raise(x, t.wrapping_add(r.cycles.into()));
+            self.raise_bank(r.target.into(), bank, t.wrapping_add(r.cycles.into()));
         }
         let group = bank.wrapping_shr(tb.bank_shift);
         for r in &e.group {
-            let x = &mut at_mut(&mut self.group_ready, group)[r.target as usize & 15];
-            raise(x, t.wrapping_add(r.cycles.into()));
+            let when = t.wrapping_add(r.cycles.into());
+            self.raise_group(spec, r.target.into(), group, when);
         }
         for r in &e.top {
-            let x = &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15];
-            raise(x, t.wrapping_add(r.cycles.into()));
+            self.raise_top(r.target.into(), top, t.wrapping_add(r.cycles.into()));
         }
         for r in &e.tops {
-            let when = t.wrapping_add(r.cycles.into());
             for top in 0..tb.tops {
-                raise(
-                    &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15],
-                    when,
-                );
+                self.raise_top(r.target.into(), top, t.wrapping_add(r.cycles.into()));
             }
         }
         for r in &e.mid_siblings {
@@ -1094,18 +1066,14 @@ impl<const W: usize> Exact<W> {
             let next = own.wrapping_add(1usize.wrapping_shl(shift));
             for range in [first..own, next..last] {
                 for i in range {
-                    raise(
-                        &mut at_mut(&mut self.group_ready, i)[r.target as usize & 15],
-                        when,
-                    );
+                    self.raise_group(spec, r.target.into(), i, when);
                 }
             }
         }
         for r in &e.windows {
             let ring = Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
             if let Some(from) = ring {
-                let x = &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15];
-                raise(x, from.wrapping_add(r.cycles.into()));
+                self.raise_top(r.target.into(), top, from.wrapping_add(r.cycles.into()));
             }
         }
         for r in &e.other {
@@ -1175,280 +1143,226 @@ impl<const W: usize> Exact<W> {
     #[inline(never)]
     fn flip(&mut self, spec: &DramSpec) {
         self.write_mode = !self.write_mode;
-        self.dirty |= 1 << QUEUED | 1 << ROW;
-        for p in 0..spec.table.tops {
-            at_mut(&mut self.tops, p).stale |= timing::COL | timing::PRE | timing::ACT;
-        }
+        self.forget(spec);
     }
 
-    /// A bank has become a candidate of `class` in direction `d`: keeps the known best right.
-    #[inline(always)]
-    fn compete_as(&mut self, spec: &DramSpec, class: u8, d: usize, b: usize, t: u64) {
-        let p = b.wrapping_shr(spec.table.top_shift);
-        if d != usize::from(self.write_mode) {
-            return;
-        }
-        let bank = at(&self.banks, b);
-        let (cmd, mask, age) = match class {
-            timing::COL => (if d == 0 { RD } else { WR }, &self.col[d], bank.hit_seq[d]),
-            timing::PRE => (PRE, &self.pre[d], bank.miss_seq[d]),
-            _ => (ACT, &self.act[d], bank.miss_seq[d]),
-        };
-        if !get(mask, b) {
-            return;
-        }
-        if at(&self.tops, p).stale & class != 0 {
-            self.dirty |= class_dirt(class);
-        } else {
-            self.compete(spec, class, cmd, age, b, t);
-        }
-    }
-
-    /// Takes a new candidate of `class`, bank `b`, into account from clock `t` on.
-    #[inline(always)]
-    fn compete(&mut self, spec: &DramSpec, class: u8, cmd: usize, age: u64, b: usize, t: u64) {
-        let tb = &spec.table;
-        let p = b.wrapping_shr(tb.top_shift);
-        let half = u64::from(tb.half && class != timing::PRE);
-        let group = at(&self.group_ready, b.wrapping_shr(tb.bank_shift))[cmd & 15];
-        let own = at(&self.banks, b).ready[cmd & 15];
-        let rising = self.rising;
-        let top = at_mut(&mut self.tops, p);
-        let now = t.max(top.ready[cmd & 15]) | half;
-        let mut time = group.max(own).max(now) | half;
-        let best = &mut top.best[class_index(class)];
-        if tb.half && class == timing::PRE {
-            if time == rising.edge && rising.blocks(p, b) {
-                time = time.wrapping_add(1);
-            }
-            if best.time < now {
-                top.stale |= class;
-                self.dirty |= class_dirt(class);
-                return;
-            }
-        } else if best.time < now && now >= best.until {
-            top.stale |= class;
-            self.dirty |= class_dirt(class);
-            return;
-        }
-        let pick = &self.picks[class_kind(class)];
-        if (time, age) < (pick.time, pick.age) {
-            self.dirty |= class_dirt(class);
-        }
-        let known = best.time.max(now);
-        if (time, age) < (known, best.age) {
-            if time < known {
-                best.until = best.until.min(known);
-            }
-            (best.time, best.age, best.bank) = (time, age, b);
-        } else if age < best.age {
-            best.until = best.until.min(time);
-        }
-    }
-
-    /// What a command to bank `b` at clock `t` makes unknown: bests that lie at the bank itself, and those that a rule
-    /// between top node and bank may delay. Other candidates may be delayed too, but then the best is still the best.
-    #[inline(always)]
-    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64) {
-        let tb = &spec.table;
-        let e = &tb.effects[cmd as usize & 15];
-        let top = at_mut(&mut self.tops, b.wrapping_shr(tb.top_shift));
-        let mut stale = 0;
-        for (i, best) in top.best.iter().enumerate() {
-            let other = (best.bank ^ b).wrapping_shr(tb.bank_shift) != 0;
-            let until = if other { e.wide[i] } else { e.delays[i] };
-            let hit = best.bank == b || until != 0 && best.time < t.wrapping_add(until);
-            stale |= u8::from(hit) << i;
-        }
-        top.stale |= stale;
-        let mut dirty = 0;
-        for (i, pick) in self.picks.iter().enumerate() {
-            let hit = pick.bank == b as u32 || pick.time < t.wrapping_add(e.reach[i]);
-            dirty |= u8::from(hit) << i;
-        }
-        self.dirty |= dirty;
-    }
-
+    /// Candidates have changed in a way that may make any bound too late.
     fn forget(&mut self, spec: &DramSpec) {
-        self.dirty = ALL_DIRTY;
+        self.wake = 0;
         for p in 0..spec.table.tops {
-            at_mut(&mut self.tops, p).stale = u8::MAX;
+            at_mut(&mut self.tops, p).bound = [0; 16];
         }
     }
 
-    /// The best candidate of `class` from clock `t` on.
+    /// Bank `b` has become a candidate for `cmd`.
     #[inline(always)]
-    fn find<const HALF: bool>(&mut self, spec: &DramSpec, class: u8, t: u64) -> Best {
-        let d = usize::from(self.write_mode);
-        let (cmd, mask) = match class {
-            timing::COL => (if d == 0 { RD } else { WR }, self.col[d]),
-            timing::PRE => (PRE, self.pre[d]),
-            timing::ACT => (ACT, self.act[d]),
-            timing::HELD_RD => (RD, self.held_by[0]),
-            _ => (WR, self.held_by[1]),
-        };
-        let mut found = NO_BEST;
-        if !any(&mask) {
-            return found;
-        }
-        for (p, slice) in spec.table.slices.iter().enumerate() {
-            let mut own = mask;
-            for (m, s) in own.iter_mut().zip(slice) {
-                *m &= s;
-            }
-            if !any(&own) {
-                continue;
-            }
-            let top = at(&self.tops, p);
-            let now = t.max(top.ready[cmd]) | u64::from(HALF && class != timing::PRE);
-            let mut best = top.best[class_index(class)];
-            let holds = best.time >= now || now < best.until && !(HALF && class == timing::PRE);
-            if top.stale & class == 0 && holds {
-                best.time = best.time.max(now);
-            } else {
-                best = self.search::<HALF>(spec, class, cmd, d, p, &own, now);
-            }
-            if (best.time, best.age) < (found.time, found.age) {
-                found = best;
-            }
-        }
-        found
+    fn offer(&mut self, spec: &DramSpec, cmd: usize, b: usize) {
+        let below = self.ready_below(spec, cmd, b);
+        let top = at_mut(&mut self.tops, b.wrapping_shr(spec.table.top_shift));
+        let time = below.max(top.ready[cmd & 15]);
+        let bound = &mut top.bound[cmd & 15];
+        *bound = (*bound).min(time);
+        self.wake = self.wake.min(time);
     }
 
-    /// The best of the banks in `mask`, all below top node `p`, from clock `now` on.
+    /// Bank `b` has got a hit list in direction `d`.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)] // inlined: a struct would only be taken apart again
-    fn search<const HALF: bool>(
+    fn offer_col(&mut self, spec: &DramSpec, d: usize, b: usize) {
+        if d == usize::from(self.write_mode) {
+            self.offer(spec, if d == 0 { RD } else { WR }, b);
+        }
+    }
+
+    /// Bank `b` has become a candidate for a precharge or an activate in direction `d`.
+    #[inline(always)]
+    fn offer_row(&mut self, spec: &DramSpec, cmd: usize, d: usize, b: usize) {
+        if d == usize::from(self.write_mode) {
+            self.offer(spec, cmd, b);
+        }
+    }
+
+    /// Which of the banks `cand` are ready for `cmd` at clock `t`.
+    ///
+    /// `cand` is all candidates for `cmd`: where none is ready, the bound is set to the first clock at which one may be.
+    #[inline(always)]
+    fn able<const HALF: bool>(
         &mut self,
         spec: &DramSpec,
-        class: u8,
         cmd: usize,
-        d: usize,
-        p: usize,
-        mask: &[u64; W],
-        now: u64,
-    ) -> Best {
-        let (mut least, mut until, mut at_bank) = (NEVER, NEVER, NONE);
+        cand: &[u64; W],
+        t: u64,
+    ) -> [u64; W] {
+        let mut able = [0; W];
+        // Of half clocks only every second takes other commands than precharges.
+        let odd = u64::from(HALF && cmd != PRE);
+        for (p, slice) in spec.table.slices.iter().enumerate() {
+            let top = at_mut(&mut self.tops, p);
+            if top.bound[cmd] > t {
+                continue;
+            }
+            let now = top.ready[cmd].max(t) | odd;
+            if now > t {
+                top.bound[cmd] = now;
+                continue;
+            }
+            let mut until = NEVER;
+            let mut found = 0;
+            for w in 0..W {
+                let own = cand[w] & slice[w];
+                let mut m = own & self.delayed[cmd][w];
+                let mut free = 0;
+                while m != 0 {
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    let bit = m & m.wrapping_neg();
+                    m ^= bit;
+                    let time = self.ready_below(spec, cmd, b);
+                    if time <= t {
+                        free |= bit;
+                    } else {
+                        until = until.min(time);
+                    }
+                }
+                self.delayed[cmd][w] &= !free;
+                let mut ready = own & !self.delayed[cmd][w];
+                if HALF && cmd == PRE && t == self.rising.edge {
+                    let paired = ready & self.rising.banks(p, w);
+                    if paired != 0 {
+                        ready &= !paired;
+                        until = t.wrapping_add(1);
+                    }
+                }
+                able[w] |= ready;
+                found |= ready;
+            }
+            if found == 0 {
+                at_mut(&mut self.tops, p).bound[cmd] = until | odd;
+            }
+        }
+        able
+    }
+
+    /// The oldest of the banks in `mask`: its age and itself; age `NEVER` for none.
+    #[inline(always)]
+    fn oldest(mask: &[u64; W], ages: &PerBank<u64, W>) -> (u64, usize) {
+        let mut best = (NEVER, 0);
         for (w, &word) in mask.iter().enumerate() {
             let mut m = word;
             while m != 0 {
                 let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                 m &= m.wrapping_sub(1);
-                let bank = at(&self.banks, b);
-                let group = at(&self.group_ready, b.wrapping_shr(spec.table.bank_shift))[cmd & 15];
-                let mut time = group.max(bank.ready[cmd & 15]).max(now);
-                if HALF && class == timing::PRE {
-                    if time == self.rising.edge && self.rising.blocks(p, b) {
-                        time = time.wrapping_add(1);
-                    }
-                } else if HALF {
-                    time |= 1;
+                let age = *at(ages, b);
+                if age < best.0 {
+                    best = (age, b);
                 }
-                let age = match class {
-                    timing::COL => bank.hit_seq[d],
-                    timing::PRE | timing::ACT => bank.miss_seq[d],
-                    _ => bank.holder_age,
-                };
-                let key = time.wrapping_sub(now) << AGE_BITS | age;
-                let (less, more) = (key.min(least), key.max(least));
-                // The one that loses matters later if it is older.
-                if more & AGES < less & AGES {
-                    until = more.min(until);
-                }
-                if key < least {
-                    at_bank = b;
-                }
-                least = less;
             }
         }
-        let found = Best {
-            time: now.wrapping_add(least >> AGE_BITS),
-            age: least & AGES,
-            until: now.saturating_add(until >> AGE_BITS),
-            bank: at_bank,
-        };
-        let top = at_mut(&mut self.tops, p);
-        top.best[class_index(class)] = found;
-        top.stale &= !class;
-        found
+        best
     }
 
-    /// The best of a kind from clock `t` on.
+    /// The column command of clock `t`, if one is ready: for a held bank or, else, the queue's with its age.
     #[inline(always)]
-    fn pick<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> Pick {
-        if self.dirty >> kind & 1 != 0 || self.picks[kind].time < t {
-            match kind {
-                HELD => self.pick_held::<HALF>(spec, t),
-                QUEUED => self.pick_queued::<HALF>(spec, t),
-                _ => self.pick_row::<HALF>(spec, t),
+    fn column_now<const HALF: bool>(
+        &mut self,
+        spec: &DramSpec,
+        free: bool,
+        t: u64,
+    ) -> (Option<Cand>, u64) {
+        let mode = usize::from(self.write_mode);
+        let mut queue = [0; W];
+        let mut held = (NEVER, 0, false);
+        for d in 0..2 {
+            let cmd = if d == 0 { RD } else { WR };
+            let mut cand = self.held_by[d];
+            let own = free && d == mode;
+            if own {
+                for (c, q) in cand.iter_mut().zip(&self.col[d]) {
+                    *c |= q;
+                }
+            }
+            let able = self.able::<HALF>(spec, cmd, &cand, t);
+            let mut mask = able;
+            for (m, h) in mask.iter_mut().zip(&self.held_by[d]) {
+                *m &= h;
+            }
+            if any(&mask) {
+                let (age, b) = Self::oldest(&mask, &self.holder_age);
+                if age < held.0 {
+                    held = (age, b, d == 1);
+                }
+            }
+            if own {
+                queue = able;
+                for (m, q) in queue.iter_mut().zip(&self.col[d]) {
+                    *m &= q;
+                }
             }
         }
-        self.picks[kind]
-    }
-
-    #[inline(always)]
-    fn keep(&mut self, kind: usize, best: Best, cmd: Cmd) {
-        self.picks[kind] = Pick {
-            time: best.time,
-            age: best.age,
-            bank: best.bank as u32,
-            cmd,
+        if held.0 != NEVER {
+            let c = Cand {
+                time: t,
+                cmd: if held.2 { Cmd::Wr } else { Cmd::Rd },
+                bank: held.1 as u16,
+                source: Source::Active,
+                write: held.2,
+            };
+            return (Some(c), 0);
+        }
+        if !any(&queue) {
+            return (None, NEVER);
+        }
+        let (age, b) = Self::oldest(&queue, &self.hit_age[mode & 1]);
+        let c = Cand {
+            time: t,
+            cmd: if self.write_mode { Cmd::Wr } else { Cmd::Rd },
+            bank: b as u16,
+            source: Source::Queue,
+            write: self.write_mode,
         };
-        self.dirty &= !(1 << kind);
+        (Some(c), age)
     }
 
+    /// The queue's row command of clock `t`, if one is ready, with its age; precharges only, unless `acts`.
     #[inline(always)]
-    fn pick_held<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
-        if any(&self.held) {
-            self.pick_held_of::<HALF>(spec, t);
-        } else {
-            self.picks[HELD].time = NEVER;
-            self.dirty &= !(1 << HELD);
+    fn row_now<const HALF: bool>(
+        &mut self,
+        spec: &DramSpec,
+        acts: bool,
+        t: u64,
+    ) -> (Option<Cand>, u64) {
+        let mode = usize::from(self.write_mode) & 1;
+        let (pre, act) = (self.pre[mode], self.act[mode]);
+        let mut mask = self.able::<HALF>(spec, PRE, &pre, t);
+        if acts {
+            let act = self.able::<HALF>(spec, ACT, &act, t);
+            for (m, a) in mask.iter_mut().zip(&act) {
+                *m |= a;
+            }
         }
+        if !any(&mask) {
+            return (None, NEVER);
+        }
+        let (age, b) = Self::oldest(&mask, &self.miss_age[mode]);
+        let c = Cand {
+            time: t,
+            cmd: if get(&act, b) { Cmd::Act } else { Cmd::Pre },
+            bank: b as u16,
+            source: Source::Queue,
+            write: self.write_mode,
+        };
+        (Some(c), age)
     }
 
-    #[inline(never)]
-    fn pick_held_of<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
-        let read = self.find::<HALF>(spec, timing::HELD_RD, t);
-        let write = self.find::<HALF>(spec, timing::HELD_WR, t);
-        if (write.time, write.age) < (read.time, read.age) {
-            self.keep(HELD, write, Cmd::Wr);
-        } else {
-            self.keep(HELD, read, Cmd::Rd);
-        }
-    }
-
+    /// A clock before which none of `commands` is ready for any bank.
     #[inline(always)]
-    fn pick_queued<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
-        let best = self.find::<HALF>(spec, timing::COL, t);
-        self.keep(
-            QUEUED,
-            best,
-            if self.write_mode { Cmd::Wr } else { Cmd::Rd },
-        );
-    }
-
-    #[inline(never)]
-    fn pick_row<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
-        let pre = self.find::<HALF>(spec, timing::PRE, t);
-        let act = self.find::<HALF>(spec, timing::ACT, t);
-        if (act.time, act.age) < (pre.time, pre.age) {
-            self.keep(ROW, act, Cmd::Act);
-        } else {
-            self.keep(ROW, pre, Cmd::Pre);
+    fn least_bound(&self, spec: &DramSpec, commands: &[usize]) -> u64 {
+        let mut least = NEVER;
+        for p in 0..spec.table.tops {
+            let bound = &at(&self.tops, p).bound;
+            for &c in commands {
+                least = least.min(bound[c & 15]);
+            }
         }
-    }
-
-    #[inline(always)]
-    fn best_active<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Cand {
-        let p = self.pick::<HALF>(spec, HELD, t);
-        Cand {
-            time: p.time,
-            cmd: p.cmd,
-            bank: p.bank as u16,
-            source: Source::Active,
-            write: p.cmd == Cmd::Wr,
-        }
+        least
     }
 
     /// The command of the oldest refresh that is due.
@@ -1500,21 +1414,10 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    #[inline(always)]
-    fn queue_cand(&self, p: Pick) -> Cand {
-        Cand {
-            time: p.time,
-            cmd: p.cmd,
-            bank: p.bank as u16,
-            source: Source::Queue,
-            write: self.write_mode,
-        }
-    }
-
     // ---- bank state ------------------------------------------------------------------------------------------------
 
     #[inline]
-    fn open(&mut self, b: usize, row: u32) {
+    fn open(&mut self, spec: &DramSpec, b: usize, row: u32) {
         let bank = at_mut(&mut self.banks, b);
         bank.state = BankState::Open;
         bank.row = row;
@@ -1525,15 +1428,19 @@ impl<const W: usize> Exact<W> {
                 let l = split(&mut self.entries, bank.lists[d].miss, row);
                 bank.lists[d] = l;
                 if let Some(e) = self.entries.get(l.hit as usize) {
-                    bank.hit_seq[d] = e.seq;
+                    *at_mut(&mut self.hit_age[d], b) = e.seq;
                     put(&mut self.col[d], b);
                 }
                 if let Some(e) = self.entries.get(l.miss as usize) {
-                    bank.miss_seq[d] = e.seq;
+                    *at_mut(&mut self.miss_age[d], b) = e.seq;
                 }
             }
         }
         self.update_pre(b);
+        let mode = usize::from(self.write_mode);
+        if get(&self.col[mode], b) {
+            self.offer_col(spec, mode, b);
+        }
     }
 
     #[inline(always)]
@@ -1557,7 +1464,7 @@ impl<const W: usize> Exact<W> {
                 clear(&mut self.col[d], b);
                 let merged = merge(&mut self.entries, l);
                 bank.lists[d] = merged;
-                bank.miss_seq[d] = self.entries[merged.miss as usize].seq;
+                *at_mut(&mut self.miss_age[d], b) = self.entries[merged.miss as usize].seq;
             }
             set(&mut self.act[d], b, bank.lists[d].miss != NIL);
         }
@@ -1570,7 +1477,7 @@ impl<const W: usize> Exact<W> {
         let i = l.hit;
         l.hit = self.entries[i as usize].next;
         match self.entries.get(l.hit as usize) {
-            Some(e) => bank.hit_seq[d] = e.seq,
+            Some(e) => *at_mut(&mut self.hit_age[d], b) = e.seq,
             None => clear(&mut self.col[d], b),
         }
         i
@@ -1583,7 +1490,7 @@ impl<const W: usize> Exact<W> {
         let i = l.miss;
         l.miss = self.entries[i as usize].next;
         if let Some(e) = self.entries.get(l.miss as usize) {
-            bank.miss_seq[d] = e.seq;
+            *at_mut(&mut self.miss_age[d], b) = e.seq;
         }
         i
     }
@@ -1718,13 +1625,14 @@ impl<const W: usize> Exact<W> {
             clear(&mut self.held_by[d], b);
             self.update_pre(b);
             self.column(spec, i, c, t, out, log);
-            self.spoil(spec, c.cmd, b, t);
-            self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
+            let mode = usize::from(self.write_mode);
+            if get(&self.pre[mode], b) {
+                self.offer(spec, PRE, b);
+            }
         } else {
             let i = self.pop_hit(d, b);
             self.leave_queue(i, t);
             self.column(spec, i, c, t, out, log);
-            self.spoil(spec, c.cmd, b, t);
         }
     }
 
@@ -1738,8 +1646,7 @@ impl<const W: usize> Exact<W> {
         self.stats.precharges = self.stats.precharges.wrapping_add(1);
         self.touch(spec, Cmd::Pre, b, t);
         self.close(b);
-        self.spoil(spec, Cmd::Pre, b, t);
-        self.compete_as(spec, timing::ACT, d, b, t);
+        self.offer(spec, ACT, b);
     }
 
     #[inline]
@@ -1763,17 +1670,15 @@ impl<const W: usize> Exact<W> {
                 deadline: t + spec.table.act2_limit,
             });
         }
-        self.spoil(spec, Cmd::Act, b, t);
         if !LP {
-            self.promote(spec, i, b, t);
-            self.open(b, row);
-            self.compete_as(spec, timing::COL, d, b, t);
+            self.promote(spec, i, b);
+            self.open(spec, b, row);
         }
     }
 
     /// The bank is open for entry `i`, which now waits for its column command alone.
     #[inline]
-    fn promote(&mut self, spec: &DramSpec, i: u16, b: usize, t: u64) {
+    fn promote(&mut self, spec: &DramSpec, i: u16, b: usize) {
         let e = &self.entries[i as usize];
         let write = e.write;
         // The reference compares ticks of acceptance and, within one, the order of activation. The ages of a tick's
@@ -1783,31 +1688,23 @@ impl<const W: usize> Exact<W> {
         for w in 0..W {
             let mut m = self.held[w];
             while m != 0 {
-                let o = at(&self.banks, w << 6 | m.trailing_zeros() as usize);
+                let o = w << 6 | m.trailing_zeros() as usize;
                 m &= m.wrapping_sub(1);
-                if o.holder_age >= age {
-                    let e = &self.entries[o.holder as usize];
+                let other = *at(&self.holder_age, o);
+                if other >= age {
+                    let e = &self.entries[at(&self.banks, o).holder as usize];
                     if e.seq.wrapping_sub(e.nth.into()) == group {
-                        age = o.holder_age.wrapping_add(1);
+                        age = other.wrapping_add(1);
                     }
                 }
             }
         }
         let bank = at_mut(&mut self.banks, b);
         bank.holder = i;
-        bank.holder_age = age;
+        *at_mut(&mut self.holder_age, b) = age;
         put(&mut self.held, b);
         put(&mut self.held_by[usize::from(write)], b);
-        let (class, cmd) = if write {
-            (timing::HELD_WR, WR)
-        } else {
-            (timing::HELD_RD, RD)
-        };
-        if at(&self.tops, b.wrapping_shr(spec.table.top_shift)).stale & class == 0 {
-            self.compete(spec, class, cmd, age, b, t);
-        } else {
-            self.dirty |= 1 << HELD;
-        }
+        self.offer(spec, if write { WR } else { RD }, b);
     }
 
     #[inline]
@@ -1836,7 +1733,10 @@ impl<const W: usize> Exact<W> {
         if cmd != c.cmd {
             self.stats.precharges = self.stats.precharges.wrapping_add(1);
             self.close(b);
-            self.forget(spec);
+            let mode = usize::from(self.write_mode);
+            if get(&self.act[mode], b) {
+                self.offer(spec, ACT, b);
+            }
         }
         self.retire(spec, i, t, out);
     }
@@ -1914,8 +1814,8 @@ impl<const W: usize> Exact<W> {
 
     // ---- the two kinds of command bus ------------------------------------------------------------------------------
 
-    /// One command per tick: DDR4, DDR5, GDDR6 and, with `LP`, LPDDR5.
-    fn run_single<const LP: bool, L: Log>(
+    /// One command per tick: DDR4, DDR5, GDDR6.
+    fn run_single<L: Log>(
         &mut self,
         spec: &DramSpec,
         end: u64,
@@ -1923,137 +1823,200 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut event = self.next_event;
+        let mut issued = false;
         while t <= end {
-            if t == self.next_refresh {
-                self.add_due(spec, t);
-                self.dirty = ALL_DIRTY;
-            }
-            if t >= self.arrival {
-                self.admit(spec, t, out);
-            }
-            let wake = self.arrival.min(self.next_refresh);
-            if !LP {
-                if event > t && self.due.is_empty() {
+            self.receive(spec, t, out);
+            let free = self.due.is_empty();
+            if self.wake > t {
+                issued = false;
+                if free {
                     self.set_write_mode(spec);
                 }
-                if self.dirty == 0 && event > t {
-                    t = wake.min(event).min(end.wrapping_add(1));
+                if self.wake > t {
+                    t = self.next_stop(end);
                     continue;
                 }
             }
-            if LP && let Some(c) = self.cas {
+            let (mut col, mut age) = self.column_now::<false>(spec, free, t);
+            let active = col.is_some_and(|c| c.source == Source::Active);
+            let mut next = NEVER;
+            if !active && free {
+                let mode = self.write_mode;
+                self.set_write_mode(spec);
+                if self.write_mode != mode {
+                    (col, age) = self.column_now::<false>(spec, true, t);
+                }
+                let (row, row_age) = self.row_now::<false>(spec, true, t);
+                if row_age < age {
+                    col = row;
+                }
+            } else if !active {
+                let due = self.best_due::<false>(spec, t);
+                next = due.time;
+                col = Some(due).filter(|c| c.time <= t);
+            }
+            issued = col.is_some();
+            if let Some(c) = col {
+                self.issue::<false, L>(spec, c, t, out, log);
+                t = t.wrapping_add(1);
+                next = t;
+            }
+            self.rest::<false>(spec, next);
+        }
+        self.leave(t, issued);
+    }
+
+    /// What arrives at clock `t`: refreshes and requests.
+    #[inline(always)]
+    fn receive(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
+        if t == self.next_refresh {
+            self.add_due(spec, t);
+            self.wake = 0;
+        }
+        if t >= self.arrival {
+            self.admit(spec, t, out);
+        }
+    }
+
+    /// The next clock to look at while nothing is ready, `end + 1` at most.
+    #[inline(always)]
+    fn next_stop(&self, end: u64) -> u64 {
+        self.arrival
+            .min(self.next_refresh)
+            .min(self.wake)
+            .min(end.wrapping_add(1))
+    }
+
+    /// Sets the clock before which nothing is ready, after all that was ready before has been looked at; `due` is that
+    /// of the refresh that is due.
+    #[inline(always)]
+    fn rest<const LP: bool>(&mut self, spec: &DramSpec, due: u64) {
+        self.wake = if !self.due.is_empty() {
+            self.least_bound(spec, &[RD, WR]).min(due)
+        } else if LP && self.act2.is_some() {
+            self.least_bound(spec, &[RD, WR, PRE])
+        } else {
+            self.least_bound(spec, &[RD, WR, PRE, ACT])
+        };
+        if LP && let Some(a) = self.act2 {
+            self.wake = self.wake.min(self.ready(spec, ACT2, a.bank.into()));
+        }
+    }
+
+    /// Ends a run at clock `t`. After a command the write mode is to be looked at again.
+    fn leave(&mut self, t: u64, issued: bool) {
+        self.clk = t;
+        self.next_event = if issued {
+            t
+        } else {
+            self.wake.min(self.next_refresh).max(t)
+        };
+    }
+
+    /// One command per tick, split activates and clock synchronisation: LPDDR5.
+    fn run_lpddr<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        end: u64,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) {
+        let mut t = self.clk;
+        let mut issued = false;
+        while t <= end {
+            self.receive(spec, t, out);
+            let free = self.due.is_empty();
+            if let Some(c) = self.cas {
                 // The access that the synchronisation was for; nothing else may go first.
-                let time = self.ready(spec, c.cmd as usize, c.bank.into()).max(t);
-                if time > t {
-                    event = time;
-                    t = time.min(wake);
+                self.wake = self.ready(spec, c.cmd as usize, c.bank.into());
+                issued = self.wake <= t;
+                if !issued {
+                    t = self.next_stop(end);
                     continue;
                 }
                 self.cas = None;
                 self.extend_wck(spec, c.write, t);
-                self.issue::<LP, L>(spec, c, t, out, log);
-                event = 0;
+                self.issue::<true, L>(spec, c, t, out, log);
                 t = t.wrapping_add(1);
+                self.rest::<true>(spec, t);
                 continue;
             }
-            let second = if LP { self.act2 } else { None };
-            let second_ready = match second {
-                Some(a) => self.ready(spec, ACT2, a.bank.into()).max(t),
-                None => NEVER,
-            };
-            if LP && second.is_some_and(|a| a.deadline <= t) && second_ready == t {
-                self.issue_act2(spec, t, log);
-                event = 0;
-                t = t.wrapping_add(1);
-                continue;
-            }
-            let mut c = self.best_active::<false>(spec, t);
-            if c.time > t {
-                let other = if self.due.is_empty() {
+            if self.wake > t {
+                issued = false;
+                if free {
                     self.set_write_mode(spec);
-                    let mut best = self.pick::<false>(spec, QUEUED, t);
-                    let row = if LP && second.is_some() {
-                        let pre = self.find::<false>(spec, timing::PRE, t);
-                        Pick {
-                            time: pre.time,
-                            age: pre.age,
-                            bank: pre.bank as u32,
-                            cmd: Cmd::Pre,
-                        }
-                    } else {
-                        self.pick::<false>(spec, ROW, t)
-                    };
-                    if (row.time, row.age) < (best.time, best.age) {
-                        best = row;
+                }
+                if self.wake > t {
+                    t = self.next_stop(end);
+                    continue;
+                }
+            }
+            let second = self.act2;
+            let second_now = second.is_some_and(|a| self.ready(spec, ACT2, a.bank.into()) <= t);
+            let (mut c, mut next) = (None, NEVER);
+            if !(second_now && second.is_some_and(|a| a.deadline <= t)) {
+                let age;
+                (c, age) = self.column_now::<false>(spec, free, t);
+                let active = c.is_some_and(|c| c.source == Source::Active);
+                if !active && free {
+                    let mode = self.write_mode;
+                    self.set_write_mode(spec);
+                    let mut age = age;
+                    if self.write_mode != mode {
+                        (c, age) = self.column_now::<false>(spec, true, t);
                     }
-                    self.queue_cand(best)
-                } else {
-                    self.best_due::<false>(spec, t)
-                };
-                if other.time < c.time {
-                    c = other;
+                    let (row, row_age) = self.row_now::<false>(spec, second.is_none(), t);
+                    if row_age < age {
+                        c = row;
+                    }
+                } else if !active {
+                    let due = self.best_due::<false>(spec, t);
+                    next = due.time;
+                    c = Some(due).filter(|c| c.time <= t);
                 }
             }
-            if LP && second_ready < c.time {
-                // Nothing else can go before it.
-                if second_ready > t && second_ready >= wake.min(end + 1) {
-                    event = second_ready;
-                    t = wake.min(end + 1);
-                    continue;
-                }
-                t = second_ready;
-                self.issue_act2(spec, t, log);
-                event = 0;
-                t = t.wrapping_add(1);
-                continue;
-            }
-            event = c.time;
-            if c.time > t {
-                let stop = wake.min(end + 1);
-                let limit = second.map_or(NEVER, |a| a.deadline.max(t + 1));
-                if stop <= c.time || limit <= c.time {
-                    t = stop.min(limit);
-                    continue;
-                }
-                t = c.time;
-            }
-            if LP && matches!(c.cmd, Cmd::Rd | Cmd::Wr) {
-                if !spec.wck_always_on && t >= self.wck_expiry {
-                    if second.is_some_and(|a| a.deadline <= t + 1) {
+            issued = c.is_some() || second_now;
+            match c {
+                Some(c) if matches!(c.cmd, Cmd::Rd | Cmd::Wr) && !spec.wck_always_on => {
+                    if t < self.wck_expiry {
+                        self.extend_wck(spec, c.write, t);
+                        self.issue::<true, L>(spec, c, t, out, log);
+                    } else if second.is_some_and(|a| a.deadline <= t + 1) {
                         self.issue_act2(spec, t, log);
                     } else {
-                        let cas = if c.write { Cmd::CasWr } else { Cmd::CasRd };
-                        if self.ready(spec, cas as usize, c.bank.into()) <= t {
-                            let e = match c.source {
-                                Source::Active => at(&self.banks, c.bank.into()).holder,
-                                _ => at(&self.banks, c.bank.into()).lists[usize::from(c.write)].hit,
-                            };
-                            log.log(
-                                t,
-                                cas,
-                                c.bank.into(),
-                                Some(self.entries[e as usize].addr),
-                                c.write,
-                            );
-                            self.touch(spec, cas, c.bank.into(), t);
-                            self.cas = Some(c);
-                        }
+                        self.synchronise(spec, c, t, log);
                     }
-                    event = 0;
-                    t = t.wrapping_add(1);
-                    continue;
                 }
-                if !spec.wck_always_on {
-                    self.extend_wck(spec, c.write, t);
-                }
+                Some(c) => self.issue::<true, L>(spec, c, t, out, log),
+                None if second_now => self.issue_act2(spec, t, log),
+                None => {}
             }
-            self.issue::<LP, L>(spec, c, t, out, log);
-            event = 0;
-            t = t.wrapping_add(1);
+            if issued {
+                t = t.wrapping_add(1);
+                next = t;
+            }
+            self.rest::<true>(spec, next);
         }
-        self.next_event = event.min(self.next_refresh).max(t);
-        self.clk = t;
+        self.leave(t, issued);
+    }
+
+    /// Starts the data clock for column command `c`, if that may be now.
+    fn synchronise<L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
+        let (b, cas) = (
+            usize::from(c.bank),
+            if c.write { Cmd::CasWr } else { Cmd::CasRd },
+        );
+        if self.ready(spec, cas as usize, b) > t {
+            return;
+        }
+        let bank = at(&self.banks, b);
+        let e = match c.source {
+            Source::Active => bank.holder,
+            _ => bank.lists[usize::from(c.write)].hit,
+        };
+        log.log(t, cas, b, Some(self.entries[e as usize].addr), c.write);
+        self.touch(spec, cas, b, t);
+        self.cas = Some(c);
     }
 
     fn extend_wck(&mut self, spec: &DramSpec, write: bool, t: u64) {
@@ -2070,20 +2033,8 @@ impl<const W: usize> Exact<W> {
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
-        self.spoil(spec, Cmd::Act2, b, t);
-        self.promote(spec, a.entry, b, t);
-        self.open(b, e.row);
-        self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
-    }
-
-    #[inline(always)]
-    fn best_row<const HALF: bool>(&mut self, spec: &DramSpec, free: bool, t: u64) -> Cand {
-        if free {
-            let row = self.pick::<HALF>(spec, ROW, t);
-            self.queue_cand(row)
-        } else {
-            self.best_due::<HALF>(spec, t)
-        }
+        self.promote(spec, a.entry, b);
+        self.open(spec, b, e.row);
     }
 
     /// A column and a row command per tick: HBM, HBM2 and, with `HALF`, HBM3 in half-clock ticks.
@@ -2095,85 +2046,60 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut event = self.next_event;
+        let mut issued = false;
         while t <= end {
-            if t == self.next_refresh {
-                self.add_due(spec, t);
-                self.dirty = ALL_DIRTY;
-            }
-            if t >= self.arrival {
-                self.admit(spec, t, out);
-            }
+            self.receive(spec, t, out);
             let free = self.due.is_empty();
             if free {
                 self.set_write_mode(spec);
             }
-            if self.dirty == 0 && event > t {
-                t = self
-                    .arrival
-                    .min(self.next_refresh)
-                    .min(event)
-                    .min(end.wrapping_add(1));
+            if self.wake > t {
+                issued = false;
+                t = self.next_stop(end);
                 continue;
             }
-            let mut col = self.best_active::<HALF>(spec, t);
-            if free && col.time > t {
-                let c = self.pick::<HALF>(spec, QUEUED, t);
-                if c.time < col.time {
-                    col = self.queue_cand(c);
-                }
-            }
-            let mut row = NO_CAND;
-            if col.time > t {
-                row = self.best_row::<HALF>(spec, free, t);
-                let first = col.time.min(row.time);
-                if first > t {
-                    let stop = self.arrival.min(self.next_refresh).min(end.wrapping_add(1));
-                    if stop <= first {
-                        event = first;
-                        t = stop;
-                        continue;
-                    }
-                    t = first;
-                }
-            }
-            event = 0;
-            if col.time == t {
-                self.issue_col(spec, col, t, out, log);
+            let (col, _) = self.column_now::<HALF>(spec, free, t);
+            if let Some(c) = col {
+                self.issue_col(spec, c, t, out, log);
                 if free {
                     self.set_write_mode(spec);
                 }
-                row = self.best_row::<HALF>(spec, free, t);
             }
-            if row.time == t {
+            let (row, mut next) = if free {
+                (self.row_now::<HALF>(spec, true, t).0, NEVER)
+            } else {
+                let due = self.best_due::<HALF>(spec, t);
+                (Some(due).filter(|c| c.time <= t), due.time)
+            };
+            if let Some(c) = row {
                 if HALF && t & 1 == 1 {
-                    let old = self.rising.edge;
-                    let all = matches!(row.cmd, Cmd::PreAll | Cmd::RefAll);
-                    let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
-                    self.rising = Rising {
-                        edge: t + if row.cmd == Cmd::Act { 3 } else { 1 },
-                        pc: if all && whole {
-                            u32::MAX
-                        } else {
-                            pc_of(spec, row.bank.into())
-                        },
-                        bank: if all { u32::MAX } else { row.bank.into() },
-                    };
-                    // The pairing rule is about one tick: a best before or after it stays the best.
-                    for p in 0..spec.table.tops {
-                        let top = at_mut(&mut self.tops, p);
-                        let known = top.best[class_index(timing::PRE)].time;
-                        if old >= t || known == self.rising.edge || known == old {
-                            top.stale |= timing::PRE;
-                        }
-                    }
+                    self.note_rising(spec, c, t);
                 }
-                self.issue::<false, L>(spec, row, t, out, log);
+                self.issue::<false, L>(spec, c, t, out, log);
             }
-            t = t.wrapping_add(1);
+            issued = col.is_some() || row.is_some();
+            if issued {
+                t = t.wrapping_add(1);
+                next = t;
+            }
+            self.rest::<false>(spec, next);
         }
-        self.next_event = event.min(self.next_refresh).max(t);
-        self.clk = t;
+        self.leave(t, issued);
+    }
+
+    /// HBM3: row command `c` issues on the rising edge `t`.
+    fn note_rising(&mut self, spec: &DramSpec, c: Cand, t: u64) {
+        let all = matches!(c.cmd, Cmd::PreAll | Cmd::RefAll);
+        let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
+        self.rising = Rising {
+            edge: t + if c.cmd == Cmd::Act { 3 } else { 1 },
+            pc: if all && whole {
+                u32::MAX
+            } else {
+                pc_of(spec, c.bank.into())
+            },
+            bank: if all { u32::MAX } else { c.bank.into() },
+        };
     }
 }
 

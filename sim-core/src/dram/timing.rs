@@ -10,16 +10,6 @@
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 
-/// Classes of commands that compete: column commands of the queues, precharges, activates, and reads and writes whose row
-/// was opened for them. As bits of a set.
-pub(crate) const COL: u8 = 1;
-pub(crate) const PRE: u8 = 2;
-pub(crate) const ACT: u8 = 4;
-pub(crate) const HELD_RD: u8 = 8;
-pub(crate) const HELD_WR: u8 = 16;
-/// How many classes.
-pub(crate) const CLASSES: usize = 5;
-
 /// After the command that owns it: `target` waits `cycles` at nodes of `level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
@@ -61,12 +51,6 @@ pub(crate) struct Effects {
     pub tops: Vec<Simple>,
     /// At other nodes between top and bank group with the same parent: their level.
     pub mid_siblings: Vec<Rule>,
-    /// Per class of commands (`COL`, ...) the most ticks by which rules between top node and bank delay it, inside the
-    /// bank group and outside; 0 for not at all.
-    pub delays: [u64; CLASSES],
-    pub wide: [u64; CLASSES],
-    /// Most ticks by which rules above the bank delay column commands (twice) and row commands.
-    pub reach: [u64; 3],
     /// Everything else: other windows, siblings, levels that cover several nodes.
     pub other: Vec<Rule>,
     /// All rules as given, for commands to a whole scope.
@@ -135,8 +119,9 @@ pub(crate) struct Timing {
     pub top_shift: u32,
     /// log2 of banks below one node, for each level down to the bank.
     pub level_shift: Vec<u32>,
-    /// The banks of each top node as masks.
+    /// The banks of each top node and of each group as masks.
     pub slices: Vec<[u64; 4]>,
+    pub group_banks: Vec<[u64; 4]>,
     /// Ring slots needed.
     pub ring_slots: usize,
     /// The bank level.
@@ -180,7 +165,8 @@ impl Timing {
             bank_shift,
             top_shift,
             level_shift,
-            slices: Vec::new(),
+            slices: node_banks(banks, top_shift),
+            group_banks: node_banks(banks, bank_shift),
             ring_slots: 0,
             bank_level: bank_level as u8,
             top_level: top_level as u8,
@@ -193,13 +179,6 @@ impl Timing {
                 _ => get("nRFC"),
             },
         };
-        for top in 0..t.tops {
-            let mut slice = [0; 4];
-            for b in (0..banks.min(256)).filter(|b| b >> top_shift == top) {
-                slice[b / 64] |= 1u64 << (b % 64);
-            }
-            t.slices.push(slice);
-        }
         let mut used = [false; CMDS];
         let mut late = [false; CMDS];
         for c in [
@@ -265,36 +244,6 @@ impl Timing {
         }
         for (cmd, e) in t.effects.iter_mut().enumerate() {
             for r in &e.all {
-                let level = r.level as usize;
-                if level != bank_level || r.window > 1 || r.sibling {
-                    let kinds = match r.target {
-                        x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => 0..2,
-                        x if x == Cmd::Pre as u8 || x == Cmd::Act as u8 => 2..3,
-                        _ => 0..0,
-                    };
-                    for reach in &mut e.reach[kinds] {
-                        *reach = (*reach).max(r.cycles.into());
-                    }
-                }
-                if level <= top_level || level == bank_level && r.window == 1 && !r.sibling {
-                    continue;
-                }
-                let classes = match r.target {
-                    x if x == Cmd::Rd as u8 => COL | HELD_RD,
-                    x if x == Cmd::Wr as u8 => COL | HELD_WR,
-                    x if x == Cmd::Pre as u8 => PRE,
-                    x if x == Cmd::Act as u8 => ACT,
-                    _ => 0,
-                };
-                let inside = level == group_level && !r.sibling;
-                for i in (0..CLASSES).filter(|i| classes >> i & 1 != 0) {
-                    e.delays[i] = e.delays[i].max(r.cycles.into());
-                    if !inside {
-                        e.wide[i] = e.wide[i].max(r.cycles.into());
-                    }
-                }
-            }
-            for r in &e.all {
                 let simple = Simple {
                     target: r.target,
                     cycles: r.cycles,
@@ -354,4 +303,13 @@ impl Timing {
             ring,
         });
     }
+}
+
+/// The banks below each node that has `1 << shift` of them.
+fn node_banks(banks: usize, shift: u32) -> Vec<[u64; 4]> {
+    let mut nodes = vec![[0; 4]; banks >> shift];
+    for b in 0..banks.min(256) {
+        nodes[b >> shift][b / 64] |= 1u64 << (b % 64);
+    }
+    nodes
 }
