@@ -8,9 +8,13 @@
 //! command is the oldest of at most two heads per bank whose timing is met, at the first clock at which any is met. That
 //! is the reference's rule.
 //!
-//! Which heads compete for a command is a mask of banks; a second mask holds the banks that a rule at their bank or bank
-//! group may still delay, and is cleared bank by bank as rules expire. For each command and top node a *bound* is kept, a
-//! clock before which none of its banks can be ready; rules and new candidates move it, so nothing is looked at earlier.
+//! Three kinds of commands compete: column commands of banks that were opened for a request, column commands of the
+//! queue, row commands of the queue. Of each kind the best is kept (`Pick`). What happens later can delay it, which is
+//! checked when its time has come, and what joins is compared with it when it joins; so the kept one is never behind
+//! the true one, and it is looked for anew only when it was issued or turns out not to be ready.
+//!
+//! Row commands may have many candidates. A mask holds the banks that a rule at their bank or bank group may still
+//! delay; it is cleared bank by bank as rules expire, and the others need only their ages compared.
 
 use std::collections::VecDeque;
 
@@ -22,18 +26,21 @@ use super::timing::Rule;
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
+/// Low bits of a selection key hold the age, the rest the ready time relative to now.
+const AGE_BITS: u32 = 44;
+const AGES: u64 = (1 << AGE_BITS) - 1;
 const FILTER: usize = 512;
 /// Refreshes that may be due at once, as Ramulator's priority buffer holds.
 const MAX_DUE: usize = 1568;
+
+/// The column command of each direction.
+const COLUMN: [Cmd; 2] = [Cmd::Rd, Cmd::Wr];
 
 const RD: usize = Cmd::Rd as usize;
 const WR: usize = Cmd::Wr as usize;
 const ACT: usize = Cmd::Act as usize;
 const ACT2: usize = Cmd::Act2 as usize;
 const PRE: usize = Cmd::Pre as usize;
-
-/// Ready clocks by command, padded to a power of two.
-type Ready = [u64; 16];
 
 /// A value per bank (or node above it), in words of 64.
 type PerBank<T, const W: usize> = [[T; 64]; W];
@@ -194,6 +201,12 @@ struct Rising {
 }
 
 impl Rising {
+    /// A precharge of `bank` below top node `pc` at clock `t` would pair with it.
+    #[inline]
+    fn pairs(&self, pc: u32, bank: usize, t: u64) -> bool {
+        t == self.edge && self.banks(pc as usize, bank / 64) >> (bank % 64) & 1 != 0
+    }
+
     /// The banks in word `w` below top node `pc` whose precharges may not pair with it.
     #[inline]
     fn banks(&self, pc: usize, w: usize) -> u64 {
@@ -209,41 +222,55 @@ impl Rising {
     }
 }
 
-/// A top node: per command the ready clock, and a clock before which no bank below is ready for it.
+/// The best command of a kind as it was when last looked for: none of the kind is ready before `time`, nor with a
+/// smaller `age` then. A `time` in the past says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Top {
-    ready: Ready,
-    bound: Ready,
+struct Pick {
+    time: u64,
+    age: u64,
+    bank: u16,
+    cmd: Cmd,
 }
 
-const TOP: Top = Top {
-    ready: [0; 16],
-    bound: [0; 16],
+const NO_PICK: Pick = Pick {
+    time: NEVER,
+    age: 0,
+    bank: 0,
+    cmd: Cmd::Rd,
 };
+
+/// Kinds of commands: columns of held banks, columns and rows of the queue.
+const HELD: usize = 0;
+const QUEUED: usize = 1;
+const ROW: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Active,
     Queue,
-    Due,
 }
 
+/// A column command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cand {
-    time: u64,
-    cmd: Cmd,
+struct Column {
     bank: u16,
-    source: Source,
     write: bool,
+    source: Source,
 }
 
-const NO_CAND: Cand = Cand {
-    time: NEVER,
-    cmd: Cmd::Rd,
-    bank: 0,
-    source: Source::Queue,
-    write: false,
-};
+impl Column {
+    fn of(pick: Pick, source: Source) -> Column {
+        Column {
+            bank: pick.bank,
+            write: pick.cmd == Cmd::Wr,
+            source,
+        }
+    }
+
+    fn cmd(self) -> Cmd {
+        if self.write { Cmd::Wr } else { Cmd::Rd }
+    }
+}
 
 /// One channel under the Ramulator controller: all state, apart from the spec. `W` words hold a bit per bank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,8 +283,8 @@ pub(crate) struct Exact<const W: usize> {
     arrival: u64,
     next_refresh: u64,
     write_mode: bool,
-    /// No command of a queue or for a held bank is ready before this clock.
-    wake: u64,
+    /// The best command per kind.
+    picks: [Pick; 3],
     /// The head of the front queue found its queue full and nothing has left that queue since.
     blocked: bool,
     len: [u32; 2],
@@ -285,7 +312,7 @@ pub(crate) struct Exact<const W: usize> {
     due_since: u64,
     refresh_time: u64,
     act2: Option<Act2>,
-    cas: Option<Cand>,
+    cas: Option<Column>,
     wck_expiry: u64,
     rising: Rising,
     stats: DramStats,
@@ -297,11 +324,11 @@ pub(crate) struct Exact<const W: usize> {
     hit_age: [PerBank<u64, W>; 2],
     miss_age: [PerBank<u64, W>; 2],
     holder_age: PerBank<u64, W>,
-    tops: PerBank<Top, W>,
-    /// Ready clocks per command and group, per command and bank.
+    /// Ready clocks per command and top node, group, bank.
+    top_ready: [PerBank<u64, W>; 16],
     group_ready: [PerBank<u64, W>; 16],
     bank_ready: [PerBank<u64, W>; 16],
-    /// Per command the banks whose own or whose group's ready clock may lie ahead.
+    /// Per command the banks whose own or whose group's ready clock may lie ahead. Kept for row commands.
     delayed: [[u64; W]; 16],
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: [PerBank<u64, W>; 16],
@@ -383,7 +410,7 @@ impl<const W: usize> Exact<W> {
                 }
             },
             write_mode: false,
-            wake: 0,
+            picks: [Pick { time: 0, ..NO_PICK }; 3],
             blocked: false,
             len: [0; 2],
             left: 0,
@@ -419,7 +446,7 @@ impl<const W: usize> Exact<W> {
             hit_age: [[[0; 64]; W]; 2],
             miss_age: [[[0; 64]; W]; 2],
             holder_age: [[0; 64]; W],
-            tops: [[TOP; 64]; W],
+            top_ready: [[[0; 64]; W]; 16],
             group_ready: [[[0; 64]; W]; 16],
             bank_ready: [[[0; 64]; W]; 16],
             delayed: [[0; W]; 16],
@@ -585,7 +612,7 @@ impl<const W: usize> Exact<W> {
         });
         let tb = &spec.table;
         for i in 0..tb.tops {
-            out.extend(at(&self.tops, i).ready.iter().map(|&t| later(t)));
+            out.extend(self.top_ready.iter().map(|r| later(*at(r, i))));
         }
         for i in 0..tb.groups {
             out.extend(self.group_ready.iter().map(|r| later(*at(r, i))));
@@ -772,7 +799,9 @@ impl<const W: usize> Exact<W> {
             l.hit = i;
             *at_mut(&mut self.hit_age[d], b) = seq;
             put(&mut self.col[d], b);
-            self.offer_col(spec, d, b);
+            if d == usize::from(self.write_mode) {
+                self.offer(spec, QUEUED, COLUMN[d], seq, b, t);
+            }
         } else {
             let tail = std::mem::replace(&mut l.miss_tail, i);
             if l.miss != NIL {
@@ -784,11 +813,11 @@ impl<const W: usize> Exact<W> {
             match bank.state {
                 BankState::Open if !get(&self.held, b) => {
                     put(&mut self.pre[d], b);
-                    self.offer_row(spec, PRE, d, b);
+                    self.offer_row(spec, Cmd::Pre, d, b, t);
                 }
                 BankState::Closed => {
                     put(&mut self.act[d], b);
-                    self.offer_row(spec, ACT, d, b);
+                    self.offer_row(spec, Cmd::Act, d, b, t);
                 }
                 BankState::Open | BankState::Activating => {}
             }
@@ -892,9 +921,9 @@ impl<const W: usize> Exact<W> {
 
     #[inline(always)]
     fn ready(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
-        let t = &spec.table;
-        let top = at(&self.tops, bank.wrapping_shr(t.top_shift));
-        top.ready[cmd & 15].max(self.ready_below(spec, cmd, bank))
+        let top = bank.wrapping_shr(spec.table.top_shift);
+        let at_top = *at(&self.top_ready[cmd & 15], top);
+        at_top.max(self.ready_below(spec, cmd, bank))
     }
 
     /// Ready clock as far as bank and bank group go.
@@ -907,14 +936,15 @@ impl<const W: usize> Exact<W> {
 
     #[inline(always)]
     fn raise_top(&mut self, cmd: usize, top: usize, when: u64) {
-        let top = at_mut(&mut self.tops, top);
-        raise(&mut top.ready[cmd & 15], when);
-        raise(&mut top.bound[cmd & 15], when);
+        raise(at_mut(&mut self.top_ready[cmd & 15], top), when);
     }
 
     #[inline(always)]
     fn raise_group(&mut self, spec: &DramSpec, cmd: usize, group: usize, when: u64) {
         raise(at_mut(&mut self.group_ready[cmd & 15], group), when);
+        if cmd != ACT && cmd != PRE {
+            return;
+        }
         let delayed = &mut self.delayed[cmd & 15];
         if let Some(banks) = spec.table.group_banks.get(group) {
             for (word, banks) in delayed.iter_mut().zip(banks) {
@@ -926,7 +956,9 @@ impl<const W: usize> Exact<W> {
     #[inline(always)]
     fn raise_bank(&mut self, cmd: usize, bank: usize, when: u64) {
         raise(at_mut(&mut self.bank_ready[cmd & 15], bank), when);
-        put(&mut self.delayed[cmd & 15], bank);
+        if cmd == ACT || cmd == PRE {
+            put(&mut self.delayed[cmd & 15], bank);
+        }
     }
 
     /// Ready clock of a refresh command, or of the precharge for it, over banks `lo..hi` below a node of `scope`.
@@ -1136,239 +1168,198 @@ impl<const W: usize> Exact<W> {
             self.len[1] > spec.drain_above || self.len[0] == 0
         };
         if flip {
-            self.flip(spec);
+            self.flip();
         }
     }
 
     #[inline(never)]
-    fn flip(&mut self, spec: &DramSpec) {
+    fn flip(&mut self) {
         self.write_mode = !self.write_mode;
-        self.forget(spec);
+        self.picks[QUEUED].time = 0;
+        self.picks[ROW].time = 0;
     }
 
-    /// Candidates have changed in a way that may make any bound too late.
-    fn forget(&mut self, spec: &DramSpec) {
-        self.wake = 0;
-        for p in 0..spec.table.tops {
-            at_mut(&mut self.tops, p).bound = [0; 16];
+    fn forget(&mut self) {
+        for pick in &mut self.picks {
+            pick.time = 0;
         }
     }
 
-    /// Bank `b` has become a candidate for `cmd`.
+    /// HBM3: of half clocks only the odd ones take other commands than precharges.
     #[inline(always)]
-    fn offer(&mut self, spec: &DramSpec, cmd: usize, b: usize) {
-        let below = self.ready_below(spec, cmd, b);
-        let top = at_mut(&mut self.tops, b.wrapping_shr(spec.table.top_shift));
-        let time = below.max(top.ready[cmd & 15]);
-        let bound = &mut top.bound[cmd & 15];
-        *bound = (*bound).min(time);
-        self.wake = self.wake.min(time);
+    fn on_edge(spec: &DramSpec, cmd: Cmd, time: u64) -> u64 {
+        time | u64::from(spec.table.half && cmd != Cmd::Pre)
     }
 
-    /// Bank `b` has got a hit list in direction `d`.
+    /// Bank `b` has become a candidate for `cmd` at clock `t`.
     #[inline(always)]
-    fn offer_col(&mut self, spec: &DramSpec, d: usize, b: usize) {
-        if d == usize::from(self.write_mode) {
-            self.offer(spec, if d == 0 { RD } else { WR }, b);
+    fn offer(&mut self, spec: &DramSpec, kind: usize, cmd: Cmd, age: u64, b: usize, t: u64) {
+        let time = Self::on_edge(spec, cmd, self.ready(spec, cmd as usize, b).max(t));
+        let pick = &mut self.picks[kind];
+        if (time, age) < (pick.time, pick.age) {
+            *pick = Pick {
+                time,
+                age,
+                bank: b as u16,
+                cmd,
+            };
         }
     }
 
     /// Bank `b` has become a candidate for a precharge or an activate in direction `d`.
     #[inline(always)]
-    fn offer_row(&mut self, spec: &DramSpec, cmd: usize, d: usize, b: usize) {
+    fn offer_row(&mut self, spec: &DramSpec, cmd: Cmd, d: usize, b: usize, t: u64) {
         if d == usize::from(self.write_mode) {
-            self.offer(spec, cmd, b);
+            let age = *at(&self.miss_age[d], b);
+            self.offer(spec, ROW, cmd, age, b, t);
         }
     }
 
-    /// Which of the banks `cand` are ready for `cmd` at clock `t`.
-    ///
-    /// `cand` is all candidates for `cmd`: where none is ready, the bound is set to the first clock at which one may be.
+    /// The best command of a kind from clock `t` on. If its time is `t` it is ready.
     #[inline(always)]
-    fn able<const HALF: bool>(
-        &mut self,
+    fn best<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> Pick {
+        let pick = self.picks[kind];
+        if pick.time > t {
+            return pick;
+        }
+        if pick.time == t {
+            let b = usize::from(pick.bank);
+            let paired = HALF && pick.cmd == Cmd::Pre && self.rising.pairs(pc_of(spec, b), b, t);
+            if !paired && self.ready(spec, pick.cmd as usize, b) <= t {
+                return pick;
+            }
+        }
+        let pick = match kind {
+            HELD => self.find_held::<HALF>(spec, t),
+            QUEUED => self.find_queued::<HALF>(spec, t),
+            _ => self.find_row::<HALF>(spec, true, t),
+        };
+        self.picks[kind] = pick;
+        pick
+    }
+
+    #[inline(never)]
+    fn find_held<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Pick {
+        let ages = &self.holder_age;
+        let read = self.find_column::<HALF>(spec, Cmd::Rd, &self.held_by[0], ages, t);
+        let write = self.find_column::<HALF>(spec, Cmd::Wr, &self.held_by[1], ages, t);
+        if (write.time, write.age) < (read.time, read.age) {
+            write
+        } else {
+            read
+        }
+    }
+
+    #[inline(never)]
+    fn find_queued<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Pick {
+        let d = usize::from(self.write_mode) & 1;
+        self.find_column::<HALF>(spec, COLUMN[d], &self.col[d], &self.hit_age[d], t)
+    }
+
+    /// The best of column command `cmd` to the banks `mask` from clock `t` on.
+    #[inline(always)]
+    fn find_column<const HALF: bool>(
+        &self,
         spec: &DramSpec,
-        cmd: usize,
-        cand: &[u64; W],
+        cmd: Cmd,
+        mask: &[u64; W],
+        ages: &PerBank<u64, W>,
         t: u64,
-    ) -> [u64; W] {
-        let mut able = [0; W];
-        // Of half clocks only every second takes other commands than precharges.
-        let odd = u64::from(HALF && cmd != PRE);
-        for (p, slice) in spec.table.slices.iter().enumerate() {
-            let top = at_mut(&mut self.tops, p);
-            if top.bound[cmd] > t {
-                continue;
-            }
-            let now = top.ready[cmd].max(t) | odd;
-            if now > t {
-                top.bound[cmd] = now;
-                continue;
-            }
-            let mut until = NEVER;
-            let mut found = 0;
-            for w in 0..W {
-                let own = cand[w] & slice[w];
-                let mut m = own & self.delayed[cmd][w];
-                let mut free = 0;
-                while m != 0 {
-                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
-                    let bit = m & m.wrapping_neg();
-                    m ^= bit;
-                    let time = self.ready_below(spec, cmd, b);
-                    if time <= t {
-                        free |= bit;
-                    } else {
-                        until = until.min(time);
-                    }
-                }
-                self.delayed[cmd][w] &= !free;
-                let mut ready = own & !self.delayed[cmd][w];
-                if HALF && cmd == PRE && t == self.rising.edge {
-                    let paired = ready & self.rising.banks(p, w);
-                    if paired != 0 {
-                        ready &= !paired;
-                        until = t.wrapping_add(1);
-                    }
-                }
-                able[w] |= ready;
-                found |= ready;
-            }
-            if found == 0 {
-                at_mut(&mut self.tops, p).bound[cmd] = until | odd;
-            }
-        }
-        able
-    }
-
-    /// The oldest of the banks in `mask`: its age and itself; age `NEVER` for none.
-    #[inline(always)]
-    fn oldest(mask: &[u64; W], ages: &PerBank<u64, W>) -> (u64, usize) {
-        let mut best = (NEVER, 0);
+    ) -> Pick {
+        let now = t | u64::from(HALF);
+        let mut least = Least::NONE;
         for (w, &word) in mask.iter().enumerate() {
             let mut m = word;
             while m != 0 {
                 let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                 m &= m.wrapping_sub(1);
-                let age = *at(ages, b);
-                if age < best.0 {
-                    best = (age, b);
+                let time = self.ready(spec, cmd as usize, b).max(now) | u64::from(HALF);
+                least.take(now, time, *at(ages, b), b);
+            }
+        }
+        least.pick(now, cmd)
+    }
+
+    /// The best of the queue's row commands from clock `t` on; precharges only, unless `acts`.
+    #[inline(never)]
+    fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, acts: bool, t: u64) -> Pick {
+        let d = usize::from(self.write_mode) & 1;
+        let mut best = self.find_row_of::<HALF>(spec, Cmd::Pre, self.pre[d], d, NO_PICK, t);
+        if acts {
+            best = self.find_row_of::<HALF>(spec, Cmd::Act, self.act[d], d, best, t);
+        }
+        best
+    }
+
+    /// The better of `best` and row command `cmd` to the banks `mask` in direction `d`.
+    #[inline(always)]
+    fn find_row_of<const HALF: bool>(
+        &mut self,
+        spec: &DramSpec,
+        cmd: Cmd,
+        mask: [u64; W],
+        d: usize,
+        mut best: Pick,
+        t: u64,
+    ) -> Pick {
+        if !any(&mask) {
+            return best;
+        }
+        let c = cmd as usize;
+        let odd = u64::from(HALF && cmd != Cmd::Pre);
+        for (p, slice) in spec.table.slices.iter().enumerate() {
+            let now = t.max(*at(&self.top_ready[c], p)) | odd;
+            if now > best.time {
+                continue;
+            }
+            let (mut ready, mut later) = (Least::NONE, Least::NONE);
+            for w in 0..W {
+                let own = mask[w] & slice[w];
+                let mut m = own & self.delayed[c][w];
+                let mut expired = 0;
+                while m != 0 {
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    let bit = m & m.wrapping_neg();
+                    m ^= bit;
+                    let time = self.ready_below(spec, c, b);
+                    if time <= now {
+                        expired |= bit;
+                    } else {
+                        later.take(now, time | odd, *at(&self.miss_age[d], b), b);
+                    }
                 }
+                self.delayed[c][w] &= !expired;
+                let mut m = own & !self.delayed[c][w];
+                if HALF && cmd == Cmd::Pre && now == self.rising.edge {
+                    let mut paired = m & self.rising.banks(p, w);
+                    m ^= paired;
+                    while paired != 0 {
+                        let b = w.wrapping_mul(64) | paired.trailing_zeros() as usize;
+                        paired &= paired.wrapping_sub(1);
+                        later.take(now, now.wrapping_add(1), *at(&self.miss_age[d], b), b);
+                    }
+                }
+                while m != 0 {
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    m &= m.wrapping_sub(1);
+                    ready.take(now, now, *at(&self.miss_age[d], b), b);
+                }
+            }
+            if ready == Least::NONE {
+                ready = later;
+            }
+            let pick = ready.pick(now, cmd);
+            if (pick.time, pick.age) < (best.time, best.age) {
+                best = pick;
             }
         }
         best
     }
 
-    /// The column command of clock `t`, if one is ready: for a held bank or, else, the queue's with its age.
-    #[inline(always)]
-    fn column_now<const HALF: bool>(
-        &mut self,
-        spec: &DramSpec,
-        free: bool,
-        t: u64,
-    ) -> (Option<Cand>, u64) {
-        let mode = usize::from(self.write_mode);
-        let mut queue = [0; W];
-        let mut held = (NEVER, 0, false);
-        for d in 0..2 {
-            let cmd = if d == 0 { RD } else { WR };
-            let mut cand = self.held_by[d];
-            let own = free && d == mode;
-            if own {
-                for (c, q) in cand.iter_mut().zip(&self.col[d]) {
-                    *c |= q;
-                }
-            }
-            let able = self.able::<HALF>(spec, cmd, &cand, t);
-            let mut mask = able;
-            for (m, h) in mask.iter_mut().zip(&self.held_by[d]) {
-                *m &= h;
-            }
-            if any(&mask) {
-                let (age, b) = Self::oldest(&mask, &self.holder_age);
-                if age < held.0 {
-                    held = (age, b, d == 1);
-                }
-            }
-            if own {
-                queue = able;
-                for (m, q) in queue.iter_mut().zip(&self.col[d]) {
-                    *m &= q;
-                }
-            }
-        }
-        if held.0 != NEVER {
-            let c = Cand {
-                time: t,
-                cmd: if held.2 { Cmd::Wr } else { Cmd::Rd },
-                bank: held.1 as u16,
-                source: Source::Active,
-                write: held.2,
-            };
-            return (Some(c), 0);
-        }
-        if !any(&queue) {
-            return (None, NEVER);
-        }
-        let (age, b) = Self::oldest(&queue, &self.hit_age[mode & 1]);
-        let c = Cand {
-            time: t,
-            cmd: if self.write_mode { Cmd::Wr } else { Cmd::Rd },
-            bank: b as u16,
-            source: Source::Queue,
-            write: self.write_mode,
-        };
-        (Some(c), age)
-    }
-
-    /// The queue's row command of clock `t`, if one is ready, with its age; precharges only, unless `acts`.
-    #[inline(always)]
-    fn row_now<const HALF: bool>(
-        &mut self,
-        spec: &DramSpec,
-        acts: bool,
-        t: u64,
-    ) -> (Option<Cand>, u64) {
-        let mode = usize::from(self.write_mode) & 1;
-        let (pre, act) = (self.pre[mode], self.act[mode]);
-        let mut mask = self.able::<HALF>(spec, PRE, &pre, t);
-        if acts {
-            let act = self.able::<HALF>(spec, ACT, &act, t);
-            for (m, a) in mask.iter_mut().zip(&act) {
-                *m |= a;
-            }
-        }
-        if !any(&mask) {
-            return (None, NEVER);
-        }
-        let (age, b) = Self::oldest(&mask, &self.miss_age[mode]);
-        let c = Cand {
-            time: t,
-            cmd: if get(&act, b) { Cmd::Act } else { Cmd::Pre },
-            bank: b as u16,
-            source: Source::Queue,
-            write: self.write_mode,
-        };
-        (Some(c), age)
-    }
-
-    /// A clock before which none of `commands` is ready for any bank.
-    #[inline(always)]
-    fn least_bound(&self, spec: &DramSpec, commands: &[usize]) -> u64 {
-        let mut least = NEVER;
-        for p in 0..spec.table.tops {
-            let bound = &at(&self.tops, p).bound;
-            for &c in commands {
-                least = least.min(bound[c & 15]);
-            }
-        }
-        least
-    }
-
     /// The command of the oldest refresh that is due.
-    fn best_due<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Cand {
+    fn best_due<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Pick {
         let Some(&d) = self.due.front() else {
-            return NO_CAND;
+            return NO_PICK;
         };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         let open = (lo..hi).any(|b| at(&self.banks, b).state != BankState::Closed);
@@ -1379,10 +1370,10 @@ impl<const W: usize> Exact<W> {
             (true, false) => Cmd::RefBank,
         };
         if open && (lo..hi).any(|b| get(&self.held, b)) {
-            return NO_CAND;
+            return NO_PICK;
         }
         if self.act2.is_some_and(|a| (d.lo..d.hi).contains(&a.bank)) {
-            return NO_CAND;
+            return NO_PICK;
         }
         let scope = match spec.refresh {
             Refresh::AllBank { level, .. } => level,
@@ -1405,19 +1396,18 @@ impl<const W: usize> Exact<W> {
                 time |= 1;
             }
         }
-        Cand {
+        Pick {
             time,
-            cmd,
+            age: 0,
             bank: d.lo,
-            source: Source::Due,
-            write: false,
+            cmd,
         }
     }
 
     // ---- bank state ------------------------------------------------------------------------------------------------
 
     #[inline]
-    fn open(&mut self, spec: &DramSpec, b: usize, row: u32) {
+    fn open(&mut self, spec: &DramSpec, b: usize, row: u32, t: u64) {
         let bank = at_mut(&mut self.banks, b);
         bank.state = BankState::Open;
         bank.row = row;
@@ -1439,7 +1429,8 @@ impl<const W: usize> Exact<W> {
         self.update_pre(b);
         let mode = usize::from(self.write_mode);
         if get(&self.col[mode], b) {
-            self.offer_col(spec, mode, b);
+            let age = *at(&self.hit_age[mode], b);
+            self.offer(spec, QUEUED, COLUMN[mode], age, b, t);
         }
     }
 
@@ -1462,6 +1453,7 @@ impl<const W: usize> Exact<W> {
             let l = bank.lists[d];
             if l.hit != NIL {
                 clear(&mut self.col[d], b);
+                self.picks[QUEUED].time = 0;
                 let merged = merge(&mut self.entries, l);
                 bank.lists[d] = merged;
                 *at_mut(&mut self.miss_age[d], b) = self.entries[merged.miss as usize].seq;
@@ -1589,74 +1581,106 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    /// Issues a candidate at clock `t`.
-    #[inline]
-    fn issue<const LP: bool, L: Log>(
+    /// Issues a row command of the queue at clock `t`.
+    #[inline(always)]
+    fn issue_row<const LP: bool, L: Log>(
         &mut self,
         spec: &DramSpec,
-        c: Cand,
+        pick: Pick,
         t: u64,
-        out: &mut Vec<Done>,
         log: &mut L,
     ) {
-        match (c.source, c.cmd) {
-            (Source::Due, _) => self.issue_due(spec, c, t, log),
-            (Source::Active, _) | (_, Cmd::Rd | Cmd::Wr) => self.issue_col(spec, c, t, out, log),
-            (_, Cmd::Pre) => self.issue_pre(spec, c, t, log),
-            _ => self.issue_act::<LP, L>(spec, c, t, log),
+        let b = usize::from(pick.bank);
+        if pick.cmd == Cmd::Pre {
+            self.issue_pre(spec, b, t, log);
+        } else {
+            self.issue_act::<LP, L>(spec, b, t, log);
         }
     }
 
     /// A column command.
-    #[inline]
+    #[inline(never)]
     fn issue_col<L: Log>(
         &mut self,
         spec: &DramSpec,
-        c: Cand,
+        c: Column,
         t: u64,
         out: &mut Vec<Done>,
         log: &mut L,
     ) {
-        let b = c.bank as usize;
+        let b = usize::from(c.bank);
         let d = usize::from(c.write);
-        if c.source == Source::Active {
-            let i = at(&self.banks, b).holder;
-            clear(&mut self.held, b);
-            clear(&mut self.held_by[d], b);
-            self.update_pre(b);
-            self.column(spec, i, c, t, out, log);
+        let i = match c.source {
+            Source::Active => {
+                self.picks[HELD].time = 0;
+                clear(&mut self.held, b);
+                clear(&mut self.held_by[d], b);
+                self.update_pre(b);
+                at(&self.banks, b).holder
+            }
+            Source::Queue => {
+                self.picks[QUEUED].time = 0;
+                let i = self.pop_hit(d, b);
+                self.leave_queue(i, t);
+                i
+            }
+        };
+        self.count_first(spec, i, c.cmd(), t);
+        let mut cmd = c.cmd();
+        if spec.row_policy == RowPolicy::Closed {
+            let closing = if c.write { Cmd::WrA } else { Cmd::RdA };
+            let [reads, writes] = &at(&self.banks, b).lists;
+            let wanted = reads.hit != NIL || writes.hit != NIL || get(&self.held, b);
+            if !wanted && self.ready(spec, closing as usize, b) <= t {
+                cmd = closing;
+            }
+        }
+        log.log(t, cmd, b, Some(self.entries[i as usize].addr), c.write);
+        self.touch(spec, cmd, b, t);
+        if cmd != c.cmd() {
+            self.stats.precharges = self.stats.precharges.wrapping_add(1);
+            self.close(b);
+            self.picks[ROW].time = 0;
+        } else if c.source == Source::Active {
             let mode = usize::from(self.write_mode);
             if get(&self.pre[mode], b) {
-                self.offer(spec, PRE, b);
+                self.offer_row(spec, Cmd::Pre, mode, b, t);
             }
-        } else {
-            let i = self.pop_hit(d, b);
-            self.leave_queue(i, t);
-            self.column(spec, i, c, t, out, log);
         }
+        self.retire(spec, i, t, out);
     }
 
     #[inline]
-    fn issue_pre<L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
-        let b = c.bank as usize;
-        let d = usize::from(c.write);
+    fn issue_pre<L: Log>(&mut self, spec: &DramSpec, b: usize, t: u64, log: &mut L) {
+        let d = usize::from(self.write_mode);
         let i = at(&self.banks, b).lists[d].miss;
+        self.picks[ROW].time = 0;
         self.count_first(spec, i, Cmd::Pre, t);
-        log.log(t, Cmd::Pre, b, Some(self.entries[i as usize].addr), c.write);
+        let addr = self.entries[i as usize].addr;
+        log.log(t, Cmd::Pre, b, Some(addr), self.write_mode);
         self.stats.precharges = self.stats.precharges.wrapping_add(1);
         self.touch(spec, Cmd::Pre, b, t);
         self.close(b);
-        self.offer(spec, ACT, b);
+        self.offer_row(spec, Cmd::Act, d, b, t);
     }
 
     #[inline]
-    fn issue_act<const LP: bool, L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
-        let b = c.bank as usize;
-        let d = usize::from(c.write);
+    fn issue_act<const LP: bool, L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        b: usize,
+        t: u64,
+        log: &mut L,
+    ) {
+        let d = usize::from(self.write_mode);
+        self.picks[ROW].time = 0;
         let i = self.pop_miss(d, b);
         self.count_first(spec, i, Cmd::Act, t);
-        let row = self.entries[i as usize].row;
-        log.log(t, Cmd::Act, b, Some(self.entries[i as usize].addr), c.write);
+        let (row, addr) = {
+            let e = &self.entries[i as usize];
+            (e.row, e.addr)
+        };
+        log.log(t, Cmd::Act, b, Some(addr), self.write_mode);
         self.stats.activates = self.stats.activates.wrapping_add(1);
         self.touch(spec, Cmd::Act, b, t);
         self.leave_queue(i, t);
@@ -1669,16 +1693,15 @@ impl<const W: usize> Exact<W> {
                 bank: b as u16,
                 deadline: t + spec.table.act2_limit,
             });
-        }
-        if !LP {
-            self.promote(spec, i, b);
-            self.open(spec, b, row);
+        } else {
+            self.promote(spec, i, b, t);
+            self.open(spec, b, row, t);
         }
     }
 
     /// The bank is open for entry `i`, which now waits for its column command alone.
     #[inline]
-    fn promote(&mut self, spec: &DramSpec, i: u16, b: usize) {
+    fn promote(&mut self, spec: &DramSpec, i: u16, b: usize, t: u64) {
         let e = &self.entries[i as usize];
         let write = e.write;
         // The reference compares ticks of acceptance and, within one, the order of activation. The ages of a tick's
@@ -1699,53 +1722,18 @@ impl<const W: usize> Exact<W> {
                 }
             }
         }
-        let bank = at_mut(&mut self.banks, b);
-        bank.holder = i;
+        at_mut(&mut self.banks, b).holder = i;
         *at_mut(&mut self.holder_age, b) = age;
         put(&mut self.held, b);
         put(&mut self.held_by[usize::from(write)], b);
-        self.offer(spec, if write { WR } else { RD }, b);
+        self.offer(spec, HELD, COLUMN[usize::from(write)], age, b, t);
     }
 
-    #[inline]
-    fn column<L: Log>(
-        &mut self,
-        spec: &DramSpec,
-        i: u16,
-        c: Cand,
-        t: u64,
-        out: &mut Vec<Done>,
-        log: &mut L,
-    ) {
-        let b = c.bank as usize;
-        self.count_first(spec, i, c.cmd, t);
-        let mut cmd = c.cmd;
-        if spec.row_policy == RowPolicy::Closed {
-            let closing = if c.write { Cmd::WrA } else { Cmd::RdA };
-            let [reads, writes] = &at(&self.banks, b).lists;
-            let wanted = reads.hit != NIL || writes.hit != NIL || get(&self.held, b);
-            if !wanted && self.ready(spec, closing as usize, b) <= t {
-                cmd = closing;
-            }
-        }
-        log.log(t, cmd, b, Some(self.entries[i as usize].addr), c.write);
-        self.touch(spec, cmd, b, t);
-        if cmd != c.cmd {
-            self.stats.precharges = self.stats.precharges.wrapping_add(1);
-            self.close(b);
-            let mode = usize::from(self.write_mode);
-            if get(&self.act[mode], b) {
-                self.offer(spec, ACT, b);
-            }
-        }
-        self.retire(spec, i, t, out);
-    }
-
-    fn issue_due<L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
+    fn issue_due<L: Log>(&mut self, spec: &DramSpec, c: Pick, t: u64, log: &mut L) {
         let Some(&d) = self.due.front() else { return };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         log.log(t, c.cmd, lo, None, false);
-        self.forget(spec);
+        self.forget();
         if d.single {
             self.touch(spec, c.cmd, lo, t);
         } else {
@@ -1814,6 +1802,31 @@ impl<const W: usize> Exact<W> {
 
     // ---- the two kinds of command bus ------------------------------------------------------------------------------
 
+    /// What arrives at clock `t`: refreshes and requests.
+    #[inline(always)]
+    fn receive(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
+        if t == self.next_refresh {
+            self.add_due(spec, t);
+        }
+        if t >= self.arrival {
+            self.admit(spec, t, out);
+        }
+    }
+
+    /// The next clock to look at if nothing is ready before `wake`, `end + 1` at most.
+    #[inline(always)]
+    fn next_stop(&self, wake: u64, end: u64) -> u64 {
+        wake.min(self.arrival)
+            .min(self.next_refresh)
+            .min(end.wrapping_add(1))
+    }
+
+    /// Ends a run at clock `t`; nothing is ready before `wake`.
+    fn leave(&mut self, t: u64, wake: u64) {
+        self.clk = t;
+        self.next_event = wake.min(self.next_refresh).max(t);
+    }
+
     /// One command per tick: DDR4, DDR5, GDDR6.
     fn run_single<L: Log>(
         &mut self,
@@ -1823,196 +1836,169 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut issued = false;
+        let mut wake = self.next_event;
         while t <= end {
             self.receive(spec, t, out);
-            let free = self.due.is_empty();
-            if self.wake > t {
-                issued = false;
-                if free {
-                    self.set_write_mode(spec);
-                }
-                if self.wake > t {
-                    t = self.next_stop(end);
-                    continue;
-                }
-            }
-            let (mut col, mut age) = self.column_now::<false>(spec, free, t);
-            let active = col.is_some_and(|c| c.source == Source::Active);
-            let mut next = NEVER;
-            if !active && free {
-                let mode = self.write_mode;
+            let held = self.best::<false>(spec, HELD, t);
+            wake = held.time;
+            if held.time <= t {
+                self.issue_col(spec, Column::of(held, Source::Active), t, out, log);
+            } else if self.due.is_empty() {
                 self.set_write_mode(spec);
-                if self.write_mode != mode {
-                    (col, age) = self.column_now::<false>(spec, true, t);
+                let queued = self.best::<false>(spec, QUEUED, t);
+                let row = self.best::<false>(spec, ROW, t);
+                wake = wake.min(queued.time).min(row.time);
+                if wake <= t {
+                    if (row.time, row.age) < (queued.time, queued.age) {
+                        self.issue_row::<false, L>(spec, row, t, log);
+                    } else {
+                        self.issue_col(spec, Column::of(queued, Source::Queue), t, out, log);
+                    }
                 }
-                let (row, row_age) = self.row_now::<false>(spec, true, t);
-                if row_age < age {
-                    col = row;
-                }
-            } else if !active {
+            } else {
                 let due = self.best_due::<false>(spec, t);
-                next = due.time;
-                col = Some(due).filter(|c| c.time <= t);
+                wake = wake.min(due.time);
+                if due.time <= t {
+                    self.issue_due(spec, due, t, log);
+                }
             }
-            issued = col.is_some();
-            if let Some(c) = col {
-                self.issue::<false, L>(spec, c, t, out, log);
-                t = t.wrapping_add(1);
-                next = t;
-            }
-            self.rest::<false>(spec, next);
+            t = if wake <= t {
+                t.wrapping_add(1)
+            } else {
+                self.next_stop(wake, end)
+            };
         }
-        self.leave(t, issued);
-    }
-
-    /// What arrives at clock `t`: refreshes and requests.
-    #[inline(always)]
-    fn receive(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
-        if t == self.next_refresh {
-            self.add_due(spec, t);
-            self.wake = 0;
-        }
-        if t >= self.arrival {
-            self.admit(spec, t, out);
-        }
-    }
-
-    /// The next clock to look at while nothing is ready, `end + 1` at most.
-    #[inline(always)]
-    fn next_stop(&self, end: u64) -> u64 {
-        self.arrival
-            .min(self.next_refresh)
-            .min(self.wake)
-            .min(end.wrapping_add(1))
-    }
-
-    /// Sets the clock before which nothing is ready, after all that was ready before has been looked at; `due` is that
-    /// of the refresh that is due.
-    #[inline(always)]
-    fn rest<const LP: bool>(&mut self, spec: &DramSpec, due: u64) {
-        self.wake = if !self.due.is_empty() {
-            self.least_bound(spec, &[RD, WR]).min(due)
-        } else if LP && self.act2.is_some() {
-            self.least_bound(spec, &[RD, WR, PRE])
-        } else {
-            self.least_bound(spec, &[RD, WR, PRE, ACT])
-        };
-        if LP && let Some(a) = self.act2 {
-            self.wake = self.wake.min(self.ready(spec, ACT2, a.bank.into()));
-        }
-    }
-
-    /// Ends a run at clock `t`. After a command the write mode is to be looked at again.
-    fn leave(&mut self, t: u64, issued: bool) {
-        self.clk = t;
-        self.next_event = if issued {
-            t
-        } else {
-            self.wake.min(self.next_refresh).max(t)
-        };
+        self.leave(t, wake);
     }
 
     /// One command per tick, split activates and clock synchronisation: LPDDR5.
-    fn run_lpddr<L: Log>(
+    fn run_lpddr<L: Log>(&mut self, spec: &DramSpec, end: u64, out: &mut Vec<Done>, log: &mut L) {
+        let mut t = self.clk;
+        let mut wake = self.next_event;
+        while t <= end {
+            self.receive(spec, t, out);
+            wake = match self.cas {
+                Some(c) => self.synchronised(spec, c, t, out, log),
+                None => self.lpddr_tick(spec, t, out, log),
+            };
+            t = if wake <= t {
+                t.wrapping_add(1)
+            } else {
+                self.next_stop(wake, end)
+            };
+        }
+        self.leave(t, wake);
+    }
+
+    /// Column command `c`, for which the data clock was started, if it is ready; nothing else may go first. Returns a
+    /// clock before which nothing is ready.
+    fn synchronised<L: Log>(
         &mut self,
         spec: &DramSpec,
-        end: u64,
+        c: Column,
+        t: u64,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) -> u64 {
+        let ready = self.ready(spec, c.cmd() as usize, c.bank.into());
+        if ready <= t {
+            self.cas = None;
+            self.extend_wck(spec, c.write, t);
+            self.issue_col(spec, c, t, out, log);
+        }
+        ready
+    }
+
+    /// LPDDR5's choice at clock `t`. Returns a clock before which nothing is ready.
+    #[inline(always)]
+    fn lpddr_tick<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        t: u64,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) -> u64 {
+        let (mut second, mut deadline) = (NEVER, NEVER);
+        if let Some(a) = self.act2 {
+            (second, deadline) = (self.ready(spec, ACT2, a.bank.into()), a.deadline);
+        }
+        if second <= t && deadline <= t {
+            self.issue_act2(spec, t, log);
+            return t;
+        }
+        let held = self.best::<false>(spec, HELD, t);
+        if held.time <= t {
+            self.issue_clocked(spec, Column::of(held, Source::Active), deadline, t, out, log);
+            return t;
+        }
+        let mut wake = held.time;
+        if self.due.is_empty() {
+            self.set_write_mode(spec);
+            let queued = self.best::<false>(spec, QUEUED, t);
+            let row = if self.act2.is_some() {
+                // One split activate at a time.
+                self.find_row::<false>(spec, false, t)
+            } else {
+                self.best::<false>(spec, ROW, t)
+            };
+            wake = wake.min(queued.time).min(row.time);
+            if wake <= t {
+                if (row.time, row.age) < (queued.time, queued.age) {
+                    self.issue_row::<true, L>(spec, row, t, log);
+                } else {
+                    let c = Column::of(queued, Source::Queue);
+                    self.issue_clocked(spec, c, deadline, t, out, log);
+                }
+                return t;
+            }
+        } else {
+            let due = self.best_due::<false>(spec, t);
+            wake = wake.min(due.time);
+            if due.time <= t {
+                self.issue_due(spec, due, t, log);
+                return t;
+            }
+        }
+        if second <= t {
+            self.issue_act2(spec, t, log);
+        }
+        wake.min(second)
+    }
+
+    /// LPDDR5: column command `c`, or what has to come before it: the second half of an activate whose `deadline` is
+    /// near, or the start of the data clock.
+    #[inline(always)]
+    fn issue_clocked<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        c: Column,
+        deadline: u64,
+        t: u64,
         out: &mut Vec<Done>,
         log: &mut L,
     ) {
-        let mut t = self.clk;
-        let mut issued = false;
-        while t <= end {
-            self.receive(spec, t, out);
-            let free = self.due.is_empty();
-            if let Some(c) = self.cas {
-                // The access that the synchronisation was for; nothing else may go first.
-                self.wake = self.ready(spec, c.cmd as usize, c.bank.into());
-                issued = self.wake <= t;
-                if !issued {
-                    t = self.next_stop(end);
-                    continue;
-                }
-                self.cas = None;
-                self.extend_wck(spec, c.write, t);
-                self.issue::<true, L>(spec, c, t, out, log);
-                t = t.wrapping_add(1);
-                self.rest::<true>(spec, t);
-                continue;
-            }
-            if self.wake > t {
-                issued = false;
-                if free {
-                    self.set_write_mode(spec);
-                }
-                if self.wake > t {
-                    t = self.next_stop(end);
-                    continue;
-                }
-            }
-            let second = self.act2;
-            let second_now = second.is_some_and(|a| self.ready(spec, ACT2, a.bank.into()) <= t);
-            let (mut c, mut next) = (None, NEVER);
-            if !(second_now && second.is_some_and(|a| a.deadline <= t)) {
-                let age;
-                (c, age) = self.column_now::<false>(spec, free, t);
-                let active = c.is_some_and(|c| c.source == Source::Active);
-                if !active && free {
-                    let mode = self.write_mode;
-                    self.set_write_mode(spec);
-                    let mut age = age;
-                    if self.write_mode != mode {
-                        (c, age) = self.column_now::<false>(spec, true, t);
-                    }
-                    let (row, row_age) = self.row_now::<false>(spec, second.is_none(), t);
-                    if row_age < age {
-                        c = row;
-                    }
-                } else if !active {
-                    let due = self.best_due::<false>(spec, t);
-                    next = due.time;
-                    c = Some(due).filter(|c| c.time <= t);
-                }
-            }
-            issued = c.is_some() || second_now;
-            match c {
-                Some(c) if matches!(c.cmd, Cmd::Rd | Cmd::Wr) && !spec.wck_always_on => {
-                    if t < self.wck_expiry {
-                        self.extend_wck(spec, c.write, t);
-                        self.issue::<true, L>(spec, c, t, out, log);
-                    } else if second.is_some_and(|a| a.deadline <= t + 1) {
-                        self.issue_act2(spec, t, log);
-                    } else {
-                        self.synchronise(spec, c, t, log);
-                    }
-                }
-                Some(c) => self.issue::<true, L>(spec, c, t, out, log),
-                None if second_now => self.issue_act2(spec, t, log),
-                None => {}
-            }
-            if issued {
-                t = t.wrapping_add(1);
-                next = t;
-            }
-            self.rest::<true>(spec, next);
+        if spec.wck_always_on {
+            self.issue_col(spec, c, t, out, log);
+            return;
         }
-        self.leave(t, issued);
-    }
-
-    /// Starts the data clock for column command `c`, if that may be now.
-    fn synchronise<L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
-        let (b, cas) = (
-            usize::from(c.bank),
-            if c.write { Cmd::CasWr } else { Cmd::CasRd },
-        );
+        if t < self.wck_expiry {
+            self.extend_wck(spec, c.write, t);
+            self.issue_col(spec, c, t, out, log);
+            return;
+        }
+        if deadline <= t + 1 {
+            self.issue_act2(spec, t, log);
+            return;
+        }
+        let b = usize::from(c.bank);
+        let cas = if c.write { Cmd::CasWr } else { Cmd::CasRd };
         if self.ready(spec, cas as usize, b) > t {
             return;
         }
         let bank = at(&self.banks, b);
         let e = match c.source {
             Source::Active => bank.holder,
-            _ => bank.lists[usize::from(c.write)].hit,
+            Source::Queue => bank.lists[usize::from(c.write)].hit,
         };
         log.log(t, cas, b, Some(self.entries[e as usize].addr), c.write);
         self.touch(spec, cas, b, t);
@@ -2033,8 +2019,8 @@ impl<const W: usize> Exact<W> {
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
-        self.promote(spec, a.entry, b);
-        self.open(spec, b, e.row);
+        self.promote(spec, a.entry, b, t);
+        self.open(spec, b, e.row, t);
     }
 
     /// A column and a row command per tick: HBM, HBM2 and, with `HALF`, HBM3 in half-clock ticks.
@@ -2046,49 +2032,57 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut issued = false;
+        let mut wake = self.next_event;
         while t <= end {
             self.receive(spec, t, out);
             let free = self.due.is_empty();
             if free {
                 self.set_write_mode(spec);
             }
-            if self.wake > t {
-                issued = false;
-                t = self.next_stop(end);
-                continue;
+            let held = self.best::<HALF>(spec, HELD, t);
+            wake = held.time;
+            if held.time <= t {
+                self.issue_col(spec, Column::of(held, Source::Active), t, out, log);
+            } else if free {
+                let queued = self.best::<HALF>(spec, QUEUED, t);
+                wake = wake.min(queued.time);
+                if queued.time <= t {
+                    self.issue_col(spec, Column::of(queued, Source::Queue), t, out, log);
+                }
             }
-            let (col, _) = self.column_now::<HALF>(spec, free, t);
-            if let Some(c) = col {
-                self.issue_col(spec, c, t, out, log);
-                if free {
+            if free {
+                if wake <= t {
                     self.set_write_mode(spec);
                 }
-            }
-            let (row, mut next) = if free {
-                (self.row_now::<HALF>(spec, true, t).0, NEVER)
+                let row = self.best::<HALF>(spec, ROW, t);
+                wake = wake.min(row.time);
+                if row.time <= t {
+                    self.note_rising::<HALF>(spec, row, t);
+                    self.issue_row::<false, L>(spec, row, t, log);
+                }
             } else {
                 let due = self.best_due::<HALF>(spec, t);
-                (Some(due).filter(|c| c.time <= t), due.time)
-            };
-            if let Some(c) = row {
-                if HALF && t & 1 == 1 {
-                    self.note_rising(spec, c, t);
+                wake = wake.min(due.time);
+                if due.time <= t {
+                    self.note_rising::<HALF>(spec, due, t);
+                    self.issue_due(spec, due, t, log);
                 }
-                self.issue::<false, L>(spec, c, t, out, log);
             }
-            issued = col.is_some() || row.is_some();
-            if issued {
-                t = t.wrapping_add(1);
-                next = t;
-            }
-            self.rest::<false>(spec, next);
+            t = if wake <= t {
+                t.wrapping_add(1)
+            } else {
+                self.next_stop(wake, end)
+            };
         }
-        self.leave(t, issued);
+        self.leave(t, wake);
     }
 
-    /// HBM3: row command `c` issues on the rising edge `t`.
-    fn note_rising(&mut self, spec: &DramSpec, c: Cand, t: u64) {
+    /// HBM3: row command `c` issues at `t`, which may be a rising edge.
+    #[inline(always)]
+    fn note_rising<const HALF: bool>(&mut self, spec: &DramSpec, c: Pick, t: u64) {
+        if !HALF || t & 1 == 0 {
+            return;
+        }
         let all = matches!(c.cmd, Cmd::PreAll | Cmd::RefAll);
         let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
         self.rising = Rising {
@@ -2100,6 +2094,43 @@ impl<const W: usize> Exact<W> {
             },
             bank: if all { u32::MAX } else { c.bank.into() },
         };
+    }
+}
+
+/// Finds the least (time, age) and its bank.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Least {
+    key: u64,
+    bank: usize,
+}
+
+impl Least {
+    const NONE: Least = Least {
+        key: NEVER,
+        bank: 0,
+    };
+
+    /// Takes a candidate of clock `time`, `now` or later, into account.
+    #[inline(always)]
+    fn take(&mut self, now: u64, time: u64, age: u64, bank: usize) {
+        let key = time.wrapping_sub(now) << AGE_BITS | age;
+        if key < self.key {
+            self.bank = bank;
+        }
+        self.key = self.key.min(key);
+    }
+
+    #[inline(always)]
+    fn pick(self, now: u64, cmd: Cmd) -> Pick {
+        if self.key == NEVER {
+            return NO_PICK;
+        }
+        Pick {
+            time: now.wrapping_add(self.key >> AGE_BITS),
+            age: self.key & AGES,
+            bank: self.bank as u16,
+            cmd,
+        }
     }
 }
 
