@@ -223,7 +223,7 @@ impl Rising {
 }
 
 /// The best command of a kind as it was when last looked for: none of the kind is ready before `time`, nor with a
-/// smaller `age` then. A `time` in the past says nothing.
+/// smaller `age` then. A `time` in the past says nothing, `bank` may be unknown (`NIL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pick {
     time: u64,
@@ -232,12 +232,19 @@ struct Pick {
     cmd: Cmd,
 }
 
-const NO_PICK: Pick = Pick {
-    time: NEVER,
-    age: 0,
-    bank: 0,
-    cmd: Cmd::Rd,
-};
+impl Pick {
+    /// Nothing is known but that nothing is ready before `time`.
+    const fn from(time: u64) -> Pick {
+        Pick {
+            time,
+            age: 0,
+            bank: NIL,
+            cmd: Cmd::Rd,
+        }
+    }
+}
+
+const NO_PICK: Pick = Pick::from(NEVER);
 
 /// Kinds of commands: columns of held banks, columns and rows of the queue.
 const HELD: usize = 0;
@@ -324,7 +331,8 @@ pub(crate) struct Exact<const W: usize> {
     hit_age: [PerBank<u64, W>; 2],
     miss_age: [PerBank<u64, W>; 2],
     holder_age: PerBank<u64, W>,
-    /// Ready clocks per command and top node, group, bank.
+    /// Ready clocks per command: of all banks, per top node, per group, per bank.
+    channel_ready: [u64; 16],
     top_ready: [PerBank<u64, W>; 16],
     group_ready: [PerBank<u64, W>; 16],
     bank_ready: [PerBank<u64, W>; 16],
@@ -410,7 +418,7 @@ impl<const W: usize> Exact<W> {
                 }
             },
             write_mode: false,
-            picks: [Pick { time: 0, ..NO_PICK }; 3],
+            picks: [Pick::from(0); 3],
             blocked: false,
             len: [0; 2],
             left: 0,
@@ -446,6 +454,7 @@ impl<const W: usize> Exact<W> {
             hit_age: [[[0; 64]; W]; 2],
             miss_age: [[[0; 64]; W]; 2],
             holder_age: [[0; 64]; W],
+            channel_ready: [0; 16],
             top_ready: [[[0; 64]; W]; 16],
             group_ready: [[[0; 64]; W]; 16],
             bank_ready: [[[0; 64]; W]; 16],
@@ -611,6 +620,7 @@ impl<const W: usize> Exact<W> {
             [0; 3]
         });
         let tb = &spec.table;
+        out.extend(self.channel_ready.iter().map(|&t| later(t)));
         for i in 0..tb.tops {
             out.extend(self.top_ready.iter().map(|r| later(*at(r, i))));
         }
@@ -923,7 +933,8 @@ impl<const W: usize> Exact<W> {
     fn ready(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
         let top = bank.wrapping_shr(spec.table.top_shift);
         let at_top = *at(&self.top_ready[cmd & 15], top);
-        at_top.max(self.ready_below(spec, cmd, bank))
+        let at_channel = self.channel_ready[cmd & 15];
+        at_channel.max(at_top).max(self.ready_below(spec, cmd, bank))
     }
 
     /// Ready clock as far as bank and bank group go.
@@ -1082,10 +1093,9 @@ impl<const W: usize> Exact<W> {
         for r in &e.top {
             self.raise_top(r.target.into(), top, t.wrapping_add(r.cycles.into()));
         }
-        for r in &e.tops {
-            for top in 0..tb.tops {
-                self.raise_top(r.target.into(), top, t.wrapping_add(r.cycles.into()));
-            }
+        for r in &e.channel {
+            let x = &mut self.channel_ready[r.target as usize & 15];
+            raise(x, t.wrapping_add(r.cycles.into()));
         }
         for r in &e.mid_siblings {
             let when = t.wrapping_add(r.cycles.into());
@@ -1222,7 +1232,7 @@ impl<const W: usize> Exact<W> {
         if pick.time > t {
             return pick;
         }
-        if pick.time == t {
+        if pick.time == t && pick.bank != NIL {
             let b = usize::from(pick.bank);
             let paired = HALF && pick.cmd == Cmd::Pre && self.rising.pairs(pc_of(spec, b), b, t);
             if !paired && self.ready(spec, pick.cmd as usize, b) <= t {
@@ -1240,120 +1250,141 @@ impl<const W: usize> Exact<W> {
 
     #[inline(never)]
     fn find_held<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Pick {
-        let ages = &self.holder_age;
-        let read = self.find_column::<HALF>(spec, Cmd::Rd, &self.held_by[0], ages, t);
-        let write = self.find_column::<HALF>(spec, Cmd::Wr, &self.held_by[1], ages, t);
-        if (write.time, write.age) < (read.time, read.age) {
-            write
-        } else {
-            read
+        if !any(&self.held) {
+            return NO_PICK;
         }
+        if HALF && t & 1 == 0 {
+            return Pick::from(t.wrapping_add(1));
+        }
+        let mut best = Oldest::NONE;
+        for (d, held) in self.held_by.iter().enumerate() {
+            for (w, &word) in held.iter().enumerate() {
+                let mut m = word;
+                while m != 0 {
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    m &= m.wrapping_sub(1);
+                    let cmd = COLUMN[d & 1];
+                    let own = *at(&self.bank_ready[cmd as usize], b);
+                    if own > t {
+                        best.later(own);
+                        continue;
+                    }
+                    let time = self.ready(spec, cmd as usize, b);
+                    if time > t {
+                        best.later(time);
+                    } else {
+                        best.ready(*at(&self.holder_age, b), b, cmd);
+                    }
+                }
+            }
+        }
+        best.pick(t, u64::from(HALF))
     }
 
     #[inline(never)]
     fn find_queued<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Pick {
-        let d = usize::from(self.write_mode) & 1;
-        self.find_column::<HALF>(spec, COLUMN[d], &self.col[d], &self.hit_age[d], t)
-    }
-
-    /// The best of column command `cmd` to the banks `mask` from clock `t` on.
-    #[inline(always)]
-    fn find_column<const HALF: bool>(
-        &self,
-        spec: &DramSpec,
-        cmd: Cmd,
-        mask: &[u64; W],
-        ages: &PerBank<u64, W>,
-        t: u64,
-    ) -> Pick {
         let now = t | u64::from(HALF);
-        let mut least = Least::NONE;
-        for (w, &word) in mask.iter().enumerate() {
+        let d = usize::from(self.write_mode) & 1;
+        let cmd = COLUMN[d];
+        let mut key = NEVER;
+        let mut bank = 0;
+        for (w, &word) in self.col[d].iter().enumerate() {
             let mut m = word;
             while m != 0 {
                 let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                 m &= m.wrapping_sub(1);
                 let time = self.ready(spec, cmd as usize, b).max(now) | u64::from(HALF);
-                least.take(now, time, *at(ages, b), b);
+                let own = time.wrapping_sub(now) << AGE_BITS | *at(&self.hit_age[d], b);
+                if own < key {
+                    (key, bank) = (own, b);
+                }
             }
         }
-        least.pick(now, cmd)
+        if key == NEVER {
+            return NO_PICK;
+        }
+        Pick {
+            time: now.wrapping_add(key >> AGE_BITS),
+            age: key & AGES,
+            bank: bank as u16,
+            cmd,
+        }
     }
 
     /// The best of the queue's row commands from clock `t` on; precharges only, unless `acts`.
     #[inline(never)]
     fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, acts: bool, t: u64) -> Pick {
         let d = usize::from(self.write_mode) & 1;
-        let mut best = self.find_row_of::<HALF>(spec, Cmd::Pre, self.pre[d], d, NO_PICK, t);
+        let mut best = Oldest::NONE;
+        self.look::<HALF>(spec, Cmd::Pre, self.pre[d], d, t, &mut best);
         if acts {
-            best = self.find_row_of::<HALF>(spec, Cmd::Act, self.act[d], d, best, t);
+            self.look::<HALF>(spec, Cmd::Act, self.act[d], d, t, &mut best);
         }
-        best
+        best.pick(t, 0)
     }
 
-    /// The better of `best` and row command `cmd` to the banks `mask` in direction `d`.
+    /// Looks for the oldest of the banks `mask` that is ready for row command `cmd` in direction `d`.
     #[inline(always)]
-    fn find_row_of<const HALF: bool>(
+    fn look<const HALF: bool>(
         &mut self,
         spec: &DramSpec,
         cmd: Cmd,
         mask: [u64; W],
         d: usize,
-        mut best: Pick,
         t: u64,
-    ) -> Pick {
+        best: &mut Oldest,
+    ) {
         if !any(&mask) {
-            return best;
+            return;
         }
         let c = cmd as usize;
-        let odd = u64::from(HALF && cmd != Cmd::Pre);
+        if HALF && cmd == Cmd::Act && t & 1 == 0 {
+            best.later(t.wrapping_add(1));
+            return;
+        }
+        let all = self.channel_ready[c];
+        if all > t {
+            best.later(all);
+            return;
+        }
         for (p, slice) in spec.table.slices.iter().enumerate() {
-            let now = t.max(*at(&self.top_ready[c], p)) | odd;
-            if now > best.time {
-                continue;
-            }
-            let (mut ready, mut later) = (Least::NONE, Least::NONE);
+            let top = *at(&self.top_ready[c], p);
             for w in 0..W {
                 let own = mask[w] & slice[w];
+                if top > t {
+                    if own != 0 {
+                        best.later(top);
+                    }
+                    continue;
+                }
                 let mut m = own & self.delayed[c][w];
-                let mut expired = 0;
+                let mut waiting = 0;
                 while m != 0 {
                     let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                     let bit = m & m.wrapping_neg();
                     m ^= bit;
                     let time = self.ready_below(spec, c, b);
-                    if time <= now {
-                        expired |= bit;
-                    } else {
-                        later.take(now, time | odd, *at(&self.miss_age[d], b), b);
+                    if time > t {
+                        waiting |= bit;
+                        best.later(time);
                     }
                 }
-                self.delayed[c][w] &= !expired;
-                let mut m = own & !self.delayed[c][w];
-                if HALF && cmd == Cmd::Pre && now == self.rising.edge {
-                    let mut paired = m & self.rising.banks(p, w);
-                    m ^= paired;
-                    while paired != 0 {
-                        let b = w.wrapping_mul(64) | paired.trailing_zeros() as usize;
-                        paired &= paired.wrapping_sub(1);
-                        later.take(now, now.wrapping_add(1), *at(&self.miss_age[d], b), b);
+                self.delayed[c][w] = self.delayed[c][w] & !own | waiting;
+                let mut m = own ^ waiting;
+                if HALF && cmd == Cmd::Pre && t == self.rising.edge {
+                    let paired = m & self.rising.banks(p, w);
+                    if paired != 0 {
+                        m ^= paired;
+                        best.later(t.wrapping_add(1));
                     }
                 }
                 while m != 0 {
                     let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                     m &= m.wrapping_sub(1);
-                    ready.take(now, now, *at(&self.miss_age[d], b), b);
+                    best.ready(*at(&self.miss_age[d], b), b, cmd);
                 }
             }
-            if ready == Least::NONE {
-                ready = later;
-            }
-            let pick = ready.pick(now, cmd);
-            if (pick.time, pick.age) < (best.time, best.age) {
-                best = pick;
-            }
         }
-        best
     }
 
     /// The command of the oldest refresh that is due.
@@ -2097,39 +2128,48 @@ impl<const W: usize> Exact<W> {
     }
 }
 
-/// Finds the least (time, age) and its bank.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Least {
-    key: u64,
+/// The oldest candidate that is ready, and when the next of the others is.
+#[derive(Clone, Copy)]
+struct Oldest {
+    age: u64,
     bank: usize,
+    cmd: Cmd,
+    next: u64,
 }
 
-impl Least {
-    const NONE: Least = Least {
-        key: NEVER,
+impl Oldest {
+    const NONE: Oldest = Oldest {
+        age: NEVER,
         bank: 0,
+        cmd: Cmd::Rd,
+        next: NEVER,
     };
 
-    /// Takes a candidate of clock `time`, `now` or later, into account.
+    /// A candidate is ready.
     #[inline(always)]
-    fn take(&mut self, now: u64, time: u64, age: u64, bank: usize) {
-        let key = time.wrapping_sub(now) << AGE_BITS | age;
-        if key < self.key {
-            self.bank = bank;
+    fn ready(&mut self, age: u64, bank: usize, cmd: Cmd) {
+        if age < self.age {
+            (self.age, self.bank, self.cmd) = (age, bank, cmd);
         }
-        self.key = self.key.min(key);
     }
 
+    /// A candidate is ready at `time`, later than now.
     #[inline(always)]
-    fn pick(self, now: u64, cmd: Cmd) -> Pick {
-        if self.key == NEVER {
-            return NO_PICK;
+    fn later(&mut self, time: u64) {
+        self.next = self.next.min(time);
+    }
+
+    /// The pick at clock `t`; `odd` is 1 if only odd clocks count.
+    #[inline(always)]
+    fn pick(self, t: u64, odd: u64) -> Pick {
+        if self.age == NEVER {
+            return Pick::from(self.next | odd);
         }
         Pick {
-            time: now.wrapping_add(self.key >> AGE_BITS),
-            age: self.key & AGES,
+            time: t,
+            age: self.age,
             bank: self.bank as u16,
-            cmd,
+            cmd: self.cmd,
         }
     }
 }

@@ -47,8 +47,8 @@ pub(crate) struct Effects {
     pub bank: Vec<Simple>,
     /// Windows at its top node.
     pub windows: Vec<Rule>,
-    /// At all top nodes.
-    pub tops: Vec<Simple>,
+    /// At the whole channel, where that is not the top node.
+    pub channel: Vec<Simple>,
     /// At other nodes between top and bank group with the same parent: their level.
     pub mid_siblings: Vec<Rule>,
     /// Everything else: other windows, siblings, levels that cover several nodes.
@@ -88,7 +88,7 @@ impl Effects {
         self.plain = self.bank.is_empty()
             && self.group.is_empty()
             && self.top.is_empty()
-            && self.tops.is_empty()
+            && self.channel.is_empty()
             && self.mid_siblings.is_empty()
             && self.windows.is_empty()
             && self.other.is_empty();
@@ -205,16 +205,7 @@ impl Timing {
             used[c as usize] = true;
             late[c as usize] = true;
         }
-        // A rule of 0 ticks never binds; on a bus of one command per tick a rule of 1 tick never binds.
-        let floor = match spec.bus {
-            Bus::Single | Bus::Lpddr => 1,
-            Bus::Dual | Bus::DualHalf => 0,
-        };
-        for c in spec
-            .constraints
-            .iter()
-            .filter(|c| c.cycles > floor || (c.window > 1 && c.cycles > 0))
-        {
+        for c in &spec.constraints {
             // A level with one node under each parent is the parent.
             let mut level = c.level as usize;
             if c.sibling && (level == 0 || spec.levels[level] == 1) {
@@ -228,6 +219,10 @@ impl Timing {
             }
             for &b in c.before.iter().filter(|&&b| used[b as usize]) {
                 for &a in c.after.iter().filter(|&&a| used[a as usize]) {
+                    let floor = if c.window > 1 { 0 } else { gap(spec.bus, b, a) };
+                    if c.cycles <= floor {
+                        continue;
+                    }
                     if late[a as usize] && c.window == 1 && !c.sibling {
                         t.effects[b as usize].stamped = true;
                         t.late.push(Late {
@@ -264,7 +259,7 @@ impl Timing {
                     l if l > top_level && l < bank_level && r.window == 1 && r.sibling => {
                         e.mid_siblings.push(*r)
                     }
-                    0 if r.window == 1 && !r.sibling && top_level > 0 => e.tops.push(simple),
+                    0 if r.window == 1 && !r.sibling && top_level > 0 => e.channel.push(simple),
                     l if l == top_level && r.window > 1 && !r.sibling => e.windows.push(*r),
                     _ if r.window > 1 || r.sibling => e.other.push(*r),
                     l if l == bank_level => e.bank.push(simple),
@@ -312,4 +307,16 @@ fn node_banks(banks: usize, shift: u32) -> Vec<[u64; 4]> {
         nodes[b >> shift][b / 64] |= 1u64 << (b % 64);
     }
     nodes
+}
+
+/// The least number of ticks from one command to the next on the command bus, whatever the table says: shorter rules
+/// never bind.
+fn gap(bus: Bus, before: Cmd, after: Cmd) -> u32 {
+    let column = |c| matches!(c, Cmd::Rd | Cmd::Wr | Cmd::RdA | Cmd::WrA);
+    match (bus, column(before), column(after)) {
+        (Bus::Single | Bus::Lpddr, ..) => 1,
+        // Column commands go on every second half clock.
+        (Bus::DualHalf, true, true) => 2,
+        (_, x, y) => u32::from(x == y),
+    }
 }
