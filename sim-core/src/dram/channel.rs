@@ -246,10 +246,11 @@ impl Pick {
 
 const NO_PICK: Pick = Pick::from(NEVER);
 
-/// Kinds of commands: columns of held banks, columns and rows of the queue.
+/// Kinds of commands: columns of held banks; columns, precharges and activates of the queue.
 const HELD: usize = 0;
 const QUEUED: usize = 1;
-const ROW: usize = 2;
+const CLOSE: usize = 2;
+const OPEN: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -266,14 +267,6 @@ struct Column {
 }
 
 impl Column {
-    fn of(pick: Pick, source: Source) -> Column {
-        Column {
-            bank: pick.bank,
-            write: pick.cmd == Cmd::Wr,
-            source,
-        }
-    }
-
     fn cmd(self) -> Cmd {
         if self.write { Cmd::Wr } else { Cmd::Rd }
     }
@@ -291,7 +284,7 @@ pub(crate) struct Exact<const W: usize> {
     next_refresh: u64,
     write_mode: bool,
     /// The best command per kind.
-    picks: [Pick; 3],
+    picks: [Pick; 4],
     /// The head of the front queue found its queue full and nothing has left that queue since.
     blocked: bool,
     len: [u32; 2],
@@ -338,6 +331,8 @@ pub(crate) struct Exact<const W: usize> {
     bank_ready: [PerBank<u64, W>; 16],
     /// Per command the banks whose own or whose group's ready clock may lie ahead. Kept for row commands.
     delayed: [[u64; W]; 16],
+    /// Per row command a clock before which no delayed candidate is free.
+    alarm: [u64; 16],
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: [PerBank<u64, W>; 16],
 }
@@ -418,7 +413,7 @@ impl<const W: usize> Exact<W> {
                 }
             },
             write_mode: false,
-            picks: [Pick::from(0); 3],
+            picks: [Pick::from(0); 4],
             blocked: false,
             len: [0; 2],
             left: 0,
@@ -459,6 +454,7 @@ impl<const W: usize> Exact<W> {
             group_ready: [[[0; 64]; W]; 16],
             bank_ready: [[[0; 64]; W]; 16],
             delayed: [[0; W]; 16],
+            alarm: [0; 16],
             last: [[[0; 64]; W]; 16],
         }
     }
@@ -864,7 +860,7 @@ impl<const W: usize> Exact<W> {
     }
 
     /// Accepts what tick `t` may accept, and sets the clock at which the front queue needs attention again.
-    #[inline]
+    #[inline(never)]
     fn admit(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
         let mut left = spec.accepts_per_tick;
         self.arrival = NEVER;
@@ -878,26 +874,15 @@ impl<const W: usize> Exact<W> {
                 return;
             }
             // While the head waits no write enters, so it cannot become one to forward or coalesce.
+            let f = *f;
             let full = !f.write && self.len[0] >= spec.read_queue && self.len[1] == 0;
-            if self.blocked || full || !self.accept_front(spec, t, out) {
+            if self.blocked || full || !self.enqueue(spec, f, t, out) {
                 self.blocked = true;
                 return;
             }
+            self.front.drop_front();
             left = left.wrapping_sub(1);
         }
-    }
-
-    /// Accepts the head of the front queue if there is room for it.
-    #[inline(never)]
-    fn accept_front(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) -> bool {
-        let Some(&f) = self.front.front() else {
-            return false;
-        };
-        let done = self.enqueue(spec, f, t, out);
-        if done {
-            self.front.drop_front();
-        }
-        done
     }
 
     // ---- completion ------------------------------------------------------------------------------------------------
@@ -956,6 +941,8 @@ impl<const W: usize> Exact<W> {
         if cmd != ACT && cmd != PRE {
             return;
         }
+        let alarm = &mut self.alarm[cmd & 15];
+        *alarm = (*alarm).min(when);
         let delayed = &mut self.delayed[cmd & 15];
         if let Some(banks) = spec.table.group_banks.get(group) {
             for (word, banks) in delayed.iter_mut().zip(banks) {
@@ -999,15 +986,15 @@ impl<const W: usize> Exact<W> {
     fn ring(rings: &mut [u64], first: usize, window: usize, node: usize, t: u64) -> Option<u64> {
         let start = node.wrapping_mul(window).wrapping_add(first);
         let ring = rings.get_mut(start..start.wrapping_add(window))?;
-        let mut new = t;
-        for x in ring {
-            new = std::mem::replace(x, new);
-        }
-        // What fell out is `window` issues back; the rule is about the last one that stayed.
-        let _ = new;
-        let last = rings
-            .get(start.wrapping_add(window).wrapping_sub(1))
-            .copied()?;
+        // The rule is about the oldest that stays.
+        let last = if let [a, b, c, d] = ring {
+            (*a, *b, *c, *d) = (t, *a, *b, *c);
+            *d
+        } else {
+            ring.rotate_right(1);
+            *ring.first_mut()? = t;
+            *ring.last()?
+        };
         (last > 0).then_some(last)
     }
 
@@ -1024,6 +1011,7 @@ impl<const W: usize> Exact<W> {
                 self.raise_group(spec, c, i, when);
             }
         } else {
+            self.alarm[c & 15] = 0;
             for b in lo..hi {
                 self.raise_bank(c, b, when);
             }
@@ -1064,6 +1052,13 @@ impl<const W: usize> Exact<W> {
                 self.raise_bank(PRE, bank, when(3));
                 self.raise_bank(RD, bank, when(4));
                 self.raise_bank(WR, bank, when(5));
+                for r in &e.windows {
+                    let ring = Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
+                    if let Some(from) = ring {
+                        let when = from.wrapping_add(r.cycles.into());
+                        self.raise_top(r.target.into(), top, when);
+                    }
+                }
             }
             Cmd::Pre => {
                 self.raise_top(PRE, top, when(0));
@@ -1083,6 +1078,7 @@ impl<const W: usize> Exact<W> {
         let e = &tb.effects[cmd as usize & 15];
         let top = bank.wrapping_shr(tb.top_shift);
         for r in &e.bank {
+            self.alarm[r.target as usize & 15] = 0;
             self.raise_bank(r.target.into(), bank, t.wrapping_add(r.cycles.into()));
         }
         let group = bank.wrapping_shr(tb.bank_shift);
@@ -1110,12 +1106,6 @@ impl<const W: usize> Exact<W> {
                 for i in range {
                     self.raise_group(spec, r.target.into(), i, when);
                 }
-            }
-        }
-        for r in &e.windows {
-            let ring = Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
-            if let Some(from) = ring {
-                self.raise_top(r.target.into(), top, from.wrapping_add(r.cycles.into()));
             }
         }
         for r in &e.other {
@@ -1185,11 +1175,15 @@ impl<const W: usize> Exact<W> {
     #[inline(never)]
     fn flip(&mut self) {
         self.write_mode = !self.write_mode;
-        self.picks[QUEUED].time = 0;
-        self.picks[ROW].time = 0;
+        for pick in &mut self.picks[QUEUED..] {
+            pick.time = 0;
+        }
+        self.alarm = [0; 16];
     }
 
+    /// Nothing is known of what is best.
     fn forget(&mut self) {
+        self.alarm = [0; 16];
         for pick in &mut self.picks {
             pick.time = 0;
         }
@@ -1221,31 +1215,35 @@ impl<const W: usize> Exact<W> {
     fn offer_row(&mut self, spec: &DramSpec, cmd: Cmd, d: usize, b: usize, t: u64) {
         if d == usize::from(self.write_mode) {
             let age = *at(&self.miss_age[d], b);
-            self.offer(spec, ROW, cmd, age, b, t);
+            let c = cmd as usize & 15;
+            self.alarm[c] = self.alarm[c].min(self.ready_below(spec, c, b));
+            let kind = if cmd == Cmd::Pre { CLOSE } else { OPEN };
+            self.offer(spec, kind, cmd, age, b, t);
         }
     }
 
-    /// The best command of a kind from clock `t` on. If its time is `t` it is ready.
+    /// Brings the best command of a kind up to clock `t`; returns its time, at which it is ready if that is `t`.
     #[inline(always)]
-    fn best<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> Pick {
-        let pick = self.picks[kind];
+    fn settle<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> u64 {
+        let pick = &self.picks[kind];
         if pick.time > t {
-            return pick;
+            return pick.time;
         }
         if pick.time == t && pick.bank != NIL {
             let b = usize::from(pick.bank);
             let paired = HALF && pick.cmd == Cmd::Pre && self.rising.pairs(pc_of(spec, b), b, t);
             if !paired && self.ready(spec, pick.cmd as usize, b) <= t {
-                return pick;
+                return t;
             }
         }
         let pick = match kind {
             HELD => self.find_held::<HALF>(spec, t),
             QUEUED => self.find_queued::<HALF>(spec, t),
-            _ => self.find_row::<HALF>(spec, true, t),
+            CLOSE => self.find_row::<HALF>(spec, Cmd::Pre, t),
+            _ => self.find_row::<HALF>(spec, Cmd::Act, t),
         };
         self.picks[kind] = pick;
-        pick
+        pick.time
     }
 
     #[inline(never)]
@@ -1256,29 +1254,40 @@ impl<const W: usize> Exact<W> {
         if HALF && t & 1 == 0 {
             return Pick::from(t.wrapping_add(1));
         }
-        let mut best = Oldest::NONE;
+        let mut next = NEVER;
+        let mut oldest = Pick {
+            age: NEVER,
+            ..NO_PICK
+        };
         for (d, held) in self.held_by.iter().enumerate() {
+            let cmd = COLUMN[d & 1];
             for (w, &word) in held.iter().enumerate() {
                 let mut m = word;
                 while m != 0 {
                     let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                     m &= m.wrapping_sub(1);
-                    let cmd = COLUMN[d & 1];
-                    let own = *at(&self.bank_ready[cmd as usize], b);
-                    if own > t {
-                        best.later(own);
-                        continue;
+                    let mut time = *at(&self.bank_ready[cmd as usize], b);
+                    if time <= t {
+                        time = self.ready(spec, cmd as usize, b);
                     }
-                    let time = self.ready(spec, cmd as usize, b);
+                    let age = *at(&self.holder_age, b);
                     if time > t {
-                        best.later(time);
-                    } else {
-                        best.ready(*at(&self.holder_age, b), b, cmd);
+                        next = next.min(time);
+                    } else if age < oldest.age {
+                        oldest = Pick {
+                            time: t,
+                            age,
+                            bank: b as u16,
+                            cmd,
+                        };
                     }
                 }
             }
         }
-        best.pick(t, u64::from(HALF))
+        if oldest.bank == NIL {
+            return Pick::from(next | u64::from(HALF));
+        }
+        oldest
     }
 
     #[inline(never)]
@@ -1311,80 +1320,91 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    /// The best of the queue's row commands from clock `t` on; precharges only, unless `acts`.
+    /// The best of the queue's row commands `cmd` from clock `t` on.
     #[inline(never)]
-    fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, acts: bool, t: u64) -> Pick {
+    fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, cmd: Cmd, t: u64) -> Pick {
         let d = usize::from(self.write_mode) & 1;
-        let mut best = Oldest::NONE;
-        self.look::<HALF>(spec, Cmd::Pre, self.pre[d], d, t, &mut best);
-        if acts {
-            self.look::<HALF>(spec, Cmd::Act, self.act[d], d, t, &mut best);
-        }
-        best.pick(t, 0)
-    }
-
-    /// Looks for the oldest of the banks `mask` that is ready for row command `cmd` in direction `d`.
-    #[inline(always)]
-    fn look<const HALF: bool>(
-        &mut self,
-        spec: &DramSpec,
-        cmd: Cmd,
-        mask: [u64; W],
-        d: usize,
-        t: u64,
-        best: &mut Oldest,
-    ) {
+        let c = cmd as usize & 15;
+        let mask = if cmd == Cmd::Pre {
+            self.pre[d]
+        } else {
+            self.act[d]
+        };
         if !any(&mask) {
-            return;
+            return NO_PICK;
         }
-        let c = cmd as usize;
         if HALF && cmd == Cmd::Act && t & 1 == 0 {
-            best.later(t.wrapping_add(1));
-            return;
+            return Pick::from(t.wrapping_add(1));
         }
         let all = self.channel_ready[c];
         if all > t {
-            best.later(all);
-            return;
+            return Pick::from(all);
         }
+        if self.alarm[c] <= t {
+            self.expire(spec, c, &mask, t);
+        }
+        let mut next = self.alarm[c];
+        let mut oldest = (NEVER, 0);
         for (p, slice) in spec.table.slices.iter().enumerate() {
             let top = *at(&self.top_ready[c], p);
             for w in 0..W {
-                let own = mask[w] & slice[w];
-                if top > t {
-                    if own != 0 {
-                        best.later(top);
-                    }
+                let mut m = mask[w] & slice[w] & !self.delayed[c][w];
+                if m == 0 {
                     continue;
                 }
-                let mut m = own & self.delayed[c][w];
-                let mut waiting = 0;
-                while m != 0 {
-                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
-                    let bit = m & m.wrapping_neg();
-                    m ^= bit;
-                    let time = self.ready_below(spec, c, b);
-                    if time > t {
-                        waiting |= bit;
-                        best.later(time);
-                    }
+                if top > t {
+                    next = next.min(top);
+                    continue;
                 }
-                self.delayed[c][w] = self.delayed[c][w] & !own | waiting;
-                let mut m = own ^ waiting;
                 if HALF && cmd == Cmd::Pre && t == self.rising.edge {
                     let paired = m & self.rising.banks(p, w);
                     if paired != 0 {
                         m ^= paired;
-                        best.later(t.wrapping_add(1));
+                        next = next.min(t.wrapping_add(1));
                     }
                 }
                 while m != 0 {
                     let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                     m &= m.wrapping_sub(1);
-                    best.ready(*at(&self.miss_age[d], b), b, cmd);
+                    let age = *at(&self.miss_age[d], b);
+                    if age < oldest.0 {
+                        oldest = (age, b);
+                    }
                 }
             }
         }
+        if oldest.0 == NEVER {
+            return Pick::from(next | u64::from(HALF && cmd == Cmd::Act));
+        }
+        Pick {
+            time: t,
+            age: oldest.0,
+            bank: oldest.1 as u16,
+            cmd,
+        }
+    }
+
+    /// Clears the marks of delayed candidates that are free at clock `t`.
+    #[inline(always)]
+    fn expire(&mut self, spec: &DramSpec, c: usize, mask: &[u64; W], t: u64) {
+        let mut next = NEVER;
+        for (w, own) in mask.iter().enumerate() {
+            let mut m = own & self.delayed[c][w];
+            let mut expired = 0;
+            while m != 0 {
+                let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                let bit = m & m.wrapping_neg();
+                m ^= bit;
+                let time = self.ready_below(spec, c, b);
+                if time <= t {
+                    expired |= bit;
+                } else {
+                    next = next.min(time);
+                }
+            }
+            self.delayed[c][w] ^= expired;
+        }
+        self.alarm[c] = next;
     }
 
     /// The command of the oldest refresh that is due.
@@ -1457,7 +1477,6 @@ impl<const W: usize> Exact<W> {
                 }
             }
         }
-        self.update_pre(b);
         let mode = usize::from(self.write_mode);
         if get(&self.col[mode], b) {
             let age = *at(&self.hit_age[mode], b);
@@ -1575,28 +1594,30 @@ impl<const W: usize> Exact<W> {
         let s = &mut self.stats;
         s.bus_busy = s.bus_busy.wrapping_add(spec.burst.into());
         let wait = t.wrapping_sub(1).wrapping_sub(e.arrive);
-        let mut refresh = self.refresh_time.wrapping_sub(e.refreshed);
-        if !self.due.is_empty() {
-            refresh = refresh.wrapping_add(t.saturating_sub(self.due_since.max(e.arrive)));
+        let mut refresh = 0;
+        if self.refresh_time != e.refreshed || !self.due.is_empty() {
+            refresh = self.refresh_time.wrapping_sub(e.refreshed);
+            if !self.due.is_empty() {
+                refresh = refresh.wrapping_add(t.saturating_sub(self.due_since.max(e.arrive)));
+            }
+            refresh = refresh.min(wait);
+            s.wait_refresh = s.wait_refresh.wrapping_add(refresh);
         }
-        let refresh = refresh.min(wait);
         let rest = wait.wrapping_sub(refresh);
-        let bank = if e.opened == 0 {
-            0
-        } else {
-            t.wrapping_sub(e.opened)
+        let mut bank = 0;
+        if e.opened != 0 {
+            bank = t.wrapping_sub(e.opened).min(rest);
+            s.wait_bank = s.wait_bank.wrapping_add(bank);
         }
-        .min(rest);
         let bus = rest.wrapping_sub(bank);
-        s.wait_refresh = s.wait_refresh.wrapping_add(refresh);
-        s.wait_bank = s.wait_bank.wrapping_add(bank);
         s.wait_bus = s.wait_bus.wrapping_add(bus);
         let (tag, arrive, latency) = (e.tag, e.arrive, u64::from(spec.read_latency));
         let waited = u64::from(e.waited);
-        let mut cause = WaitCause::Latency;
-        if waited.max(wait) > latency {
-            cause = WaitCause::of(latency, waited, bank, bus, refresh);
-        }
+        let cause = if refresh | bank == 0 {
+            WaitCause::of_bus(latency, waited, bus)
+        } else {
+            WaitCause::of(latency, waited, bank, bus, refresh)
+        };
         if e.write {
             s.writes = s.writes.wrapping_add(1);
             self.flush(t, out);
@@ -1609,6 +1630,17 @@ impl<const W: usize> Exact<W> {
         } else {
             s.reads = s.reads.wrapping_add(1);
             self.depart(t.wrapping_add(latency), arrive, tag, cause);
+        }
+    }
+
+    /// The best row command of the queue.
+    #[inline(always)]
+    fn best_row(&self) -> Pick {
+        let [.., close, open] = &self.picks;
+        if (open.time, open.age) < (close.time, close.age) {
+            *open
+        } else {
+            *close
         }
     }
 
@@ -1629,9 +1661,36 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    /// A column command.
-    #[inline(never)]
+    /// The best column command of a kind.
+    #[inline(always)]
+    fn column_of(&self, kind: usize) -> Column {
+        let pick = &self.picks[kind];
+        Column {
+            bank: pick.bank,
+            write: pick.cmd == Cmd::Wr,
+            source: if kind == HELD {
+                Source::Active
+            } else {
+                Source::Queue
+            },
+        }
+    }
+
+    /// Issues the best column command of a kind at clock `t`.
+    #[inline(always)]
     fn issue_col<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        kind: usize,
+        t: u64,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) {
+        self.issue_column(spec, self.column_of(kind), t, out, log);
+    }
+
+    #[inline(never)]
+    fn issue_column<L: Log>(
         &mut self,
         spec: &DramSpec,
         c: Column,
@@ -1671,12 +1730,17 @@ impl<const W: usize> Exact<W> {
         if cmd != c.cmd() {
             self.stats.precharges = self.stats.precharges.wrapping_add(1);
             self.close(b);
-            self.picks[ROW].time = 0;
+            self.picks[CLOSE].time = 0;
+            self.picks[OPEN].time = 0;
+            self.alarm[ACT] = 0;
         } else if c.source == Source::Active {
             let mode = usize::from(self.write_mode);
             if get(&self.pre[mode], b) {
                 self.offer_row(spec, Cmd::Pre, mode, b, t);
             }
+        } else {
+            // Where the bank may also be precharged, that is delayed.
+            self.alarm[PRE] = self.alarm[PRE].min(t);
         }
         self.retire(spec, i, t, out);
     }
@@ -1685,7 +1749,7 @@ impl<const W: usize> Exact<W> {
     fn issue_pre<L: Log>(&mut self, spec: &DramSpec, b: usize, t: u64, log: &mut L) {
         let d = usize::from(self.write_mode);
         let i = at(&self.banks, b).lists[d].miss;
-        self.picks[ROW].time = 0;
+        self.picks[CLOSE].time = 0;
         self.count_first(spec, i, Cmd::Pre, t);
         let addr = self.entries[i as usize].addr;
         log.log(t, Cmd::Pre, b, Some(addr), self.write_mode);
@@ -1704,7 +1768,7 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let d = usize::from(self.write_mode);
-        self.picks[ROW].time = 0;
+        self.picks[OPEN].time = 0;
         let i = self.pop_miss(d, b);
         self.count_first(spec, i, Cmd::Act, t);
         let (row, addr) = {
@@ -1870,20 +1934,20 @@ impl<const W: usize> Exact<W> {
         let mut wake = self.next_event;
         while t <= end {
             self.receive(spec, t, out);
-            let held = self.best::<false>(spec, HELD, t);
-            wake = held.time;
-            if held.time <= t {
-                self.issue_col(spec, Column::of(held, Source::Active), t, out, log);
+            wake = self.settle::<false>(spec, HELD, t);
+            if wake <= t {
+                self.issue_col(spec, HELD, t, out, log);
             } else if self.due.is_empty() {
                 self.set_write_mode(spec);
-                let queued = self.best::<false>(spec, QUEUED, t);
-                let row = self.best::<false>(spec, ROW, t);
-                wake = wake.min(queued.time).min(row.time);
+                wake = wake.min(self.settle::<false>(spec, QUEUED, t));
+                wake = wake.min(self.settle::<false>(spec, CLOSE, t));
+                wake = wake.min(self.settle::<false>(spec, OPEN, t));
                 if wake <= t {
+                    let (row, queued) = (self.best_row(), &self.picks[QUEUED]);
                     if (row.time, row.age) < (queued.time, queued.age) {
                         self.issue_row::<false, L>(spec, row, t, log);
                     } else {
-                        self.issue_col(spec, Column::of(queued, Source::Queue), t, out, log);
+                        self.issue_col(spec, QUEUED, t, out, log);
                     }
                 }
             } else {
@@ -1935,7 +1999,7 @@ impl<const W: usize> Exact<W> {
         if ready <= t {
             self.cas = None;
             self.extend_wck(spec, c.write, t);
-            self.issue_col(spec, c, t, out, log);
+            self.issue_column(spec, c, t, out, log);
         }
         ready
     }
@@ -1957,28 +2021,27 @@ impl<const W: usize> Exact<W> {
             self.issue_act2(spec, t, log);
             return t;
         }
-        let held = self.best::<false>(spec, HELD, t);
-        if held.time <= t {
-            self.issue_clocked(spec, Column::of(held, Source::Active), deadline, t, out, log);
+        let mut wake = self.settle::<false>(spec, HELD, t);
+        if wake <= t {
+            self.issue_clocked(spec, HELD, deadline, t, out, log);
             return t;
         }
-        let mut wake = held.time;
         if self.due.is_empty() {
             self.set_write_mode(spec);
-            let queued = self.best::<false>(spec, QUEUED, t);
-            let row = if self.act2.is_some() {
-                // One split activate at a time.
-                self.find_row::<false>(spec, false, t)
-            } else {
-                self.best::<false>(spec, ROW, t)
-            };
-            wake = wake.min(queued.time).min(row.time);
+            wake = wake.min(self.settle::<false>(spec, QUEUED, t));
+            wake = wake.min(self.settle::<false>(spec, CLOSE, t));
+            // One split activate at a time.
+            let mut row = self.picks[CLOSE];
+            if self.act2.is_none() {
+                wake = wake.min(self.settle::<false>(spec, OPEN, t));
+                row = self.best_row();
+            }
             if wake <= t {
+                let queued = &self.picks[QUEUED];
                 if (row.time, row.age) < (queued.time, queued.age) {
                     self.issue_row::<true, L>(spec, row, t, log);
                 } else {
-                    let c = Column::of(queued, Source::Queue);
-                    self.issue_clocked(spec, c, deadline, t, out, log);
+                    self.issue_clocked(spec, QUEUED, deadline, t, out, log);
                 }
                 return t;
             }
@@ -1996,25 +2059,26 @@ impl<const W: usize> Exact<W> {
         wake.min(second)
     }
 
-    /// LPDDR5: column command `c`, or what has to come before it: the second half of an activate whose `deadline` is
+    /// LPDDR5: the best column command of a kind, or what has to come before it: the second half of an activate whose `deadline` is
     /// near, or the start of the data clock.
     #[inline(always)]
     fn issue_clocked<L: Log>(
         &mut self,
         spec: &DramSpec,
-        c: Column,
+        kind: usize,
         deadline: u64,
         t: u64,
         out: &mut Vec<Done>,
         log: &mut L,
     ) {
         if spec.wck_always_on {
-            self.issue_col(spec, c, t, out, log);
+            self.issue_col(spec, kind, t, out, log);
             return;
         }
+        let c = self.column_of(kind);
         if t < self.wck_expiry {
             self.extend_wck(spec, c.write, t);
-            self.issue_col(spec, c, t, out, log);
+            self.issue_column(spec, c, t, out, log);
             return;
         }
         if deadline <= t + 1 {
@@ -2070,26 +2134,26 @@ impl<const W: usize> Exact<W> {
             if free {
                 self.set_write_mode(spec);
             }
-            let held = self.best::<HALF>(spec, HELD, t);
-            wake = held.time;
-            if held.time <= t {
-                self.issue_col(spec, Column::of(held, Source::Active), t, out, log);
+            wake = self.settle::<HALF>(spec, HELD, t);
+            if wake <= t {
+                self.issue_col(spec, HELD, t, out, log);
             } else if free {
-                let queued = self.best::<HALF>(spec, QUEUED, t);
-                wake = wake.min(queued.time);
-                if queued.time <= t {
-                    self.issue_col(spec, Column::of(queued, Source::Queue), t, out, log);
+                wake = wake.min(self.settle::<HALF>(spec, QUEUED, t));
+                if wake <= t {
+                    self.issue_col(spec, QUEUED, t, out, log);
                 }
             }
             if free {
                 if wake <= t {
                     self.set_write_mode(spec);
                 }
-                let row = self.best::<HALF>(spec, ROW, t);
-                wake = wake.min(row.time);
-                if row.time <= t {
-                    self.note_rising::<HALF>(spec, row, t);
-                    self.issue_row::<false, L>(spec, row, t, log);
+                let close = self.settle::<HALF>(spec, CLOSE, t);
+                let row = close.min(self.settle::<HALF>(spec, OPEN, t));
+                wake = wake.min(row);
+                if row <= t {
+                    let pick = self.best_row();
+                    self.note_rising::<HALF>(spec, pick, t);
+                    self.issue_row::<false, L>(spec, pick, t, log);
                 }
             } else {
                 let due = self.best_due::<HALF>(spec, t);
@@ -2125,52 +2189,6 @@ impl<const W: usize> Exact<W> {
             },
             bank: if all { u32::MAX } else { c.bank.into() },
         };
-    }
-}
-
-/// The oldest candidate that is ready, and when the next of the others is.
-#[derive(Clone, Copy)]
-struct Oldest {
-    age: u64,
-    bank: usize,
-    cmd: Cmd,
-    next: u64,
-}
-
-impl Oldest {
-    const NONE: Oldest = Oldest {
-        age: NEVER,
-        bank: 0,
-        cmd: Cmd::Rd,
-        next: NEVER,
-    };
-
-    /// A candidate is ready.
-    #[inline(always)]
-    fn ready(&mut self, age: u64, bank: usize, cmd: Cmd) {
-        if age < self.age {
-            (self.age, self.bank, self.cmd) = (age, bank, cmd);
-        }
-    }
-
-    /// A candidate is ready at `time`, later than now.
-    #[inline(always)]
-    fn later(&mut self, time: u64) {
-        self.next = self.next.min(time);
-    }
-
-    /// The pick at clock `t`; `odd` is 1 if only odd clocks count.
-    #[inline(always)]
-    fn pick(self, t: u64, odd: u64) -> Pick {
-        if self.age == NEVER {
-            return Pick::from(self.next | odd);
-        }
-        Pick {
-            time: t,
-            age: self.age,
-            bank: self.bank as u16,
-            cmd: self.cmd,
-        }
     }
 }
 

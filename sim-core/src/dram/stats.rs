@@ -19,6 +19,18 @@ pub enum WaitCause {
 }
 
 impl WaitCause {
+    /// As [`WaitCause::of`], for a request that waited for neither bank nor refresh.
+    #[inline]
+    pub(crate) fn of_bus(latency: u64, queue: u64, bus: u64) -> WaitCause {
+        if bus > latency.max(queue) {
+            WaitCause::Bus
+        } else if queue > latency {
+            WaitCause::Queue
+        } else {
+            WaitCause::Latency
+        }
+    }
+
     /// The longest of these, the first of equals.
     #[inline]
     pub(crate) fn of(latency: u64, queue: u64, bank: u64, bus: u64, refresh: u64) -> WaitCause {

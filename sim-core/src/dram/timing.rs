@@ -45,7 +45,7 @@ pub(crate) struct Effects {
     pub group: Vec<Simple>,
     /// At its bank.
     pub bank: Vec<Simple>,
-    /// Windows at its top node.
+    /// Windows of activates at its top node.
     pub windows: Vec<Rule>,
     /// At the whole channel, where that is not the top node.
     pub channel: Vec<Simple>,
@@ -90,7 +90,6 @@ impl Effects {
             && self.top.is_empty()
             && self.channel.is_empty()
             && self.mid_siblings.is_empty()
-            && self.windows.is_empty()
             && self.other.is_empty();
     }
 }
@@ -260,7 +259,9 @@ impl Timing {
                         e.mid_siblings.push(*r)
                     }
                     0 if r.window == 1 && !r.sibling && top_level > 0 => e.channel.push(simple),
-                    l if l == top_level && r.window > 1 && !r.sibling => e.windows.push(*r),
+                    l if l == top_level && r.window > 1 && !r.sibling && cmd == Cmd::Act as usize => {
+                        e.windows.push(*r)
+                    }
                     _ if r.window > 1 || r.sibling => e.other.push(*r),
                     l if l == bank_level => e.bank.push(simple),
                     l if l == top_level => e.top.push(simple),
