@@ -495,7 +495,7 @@ impl<const W: usize> Exact<W> {
             tag,
             write,
         };
-        let done = self.enqueue(spec, f, self.clk, out);
+        let done = self.enqueue(spec, &f, self.clk, out);
         if done {
             self.left = self.left.wrapping_add(1);
             self.next_event = self.clk;
@@ -742,7 +742,7 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline(always)]
-    fn enqueue(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<Done>) -> bool {
+    fn enqueue(&mut self, spec: &DramSpec, f: &Front, t: u64, out: &mut Vec<Done>) -> bool {
         let d = usize::from(f.write);
         let cap = if f.write {
             spec.write_queue
@@ -757,7 +757,7 @@ impl<const W: usize> Exact<W> {
         let b = bank as usize;
         let waited = t.wrapping_sub(1).wrapping_sub(f.at);
         if self.len[1] > 0 && self.filter[hash(f.addr)] != 0 && self.queued_write(b, f.addr) {
-            self.meet_write(spec, f, t, out);
+            self.meet_write(spec, *f, t, out);
             return true;
         }
         if full {
@@ -860,7 +860,7 @@ impl<const W: usize> Exact<W> {
     }
 
     /// Accepts what tick `t` may accept, and sets the clock at which the front queue needs attention again.
-    #[inline(never)]
+    #[inline(always)]
     fn admit(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
         let mut left = spec.accepts_per_tick;
         self.arrival = NEVER;
@@ -874,15 +874,26 @@ impl<const W: usize> Exact<W> {
                 return;
             }
             // While the head waits no write enters, so it cannot become one to forward or coalesce.
-            let f = *f;
             let full = !f.write && self.len[0] >= spec.read_queue && self.len[1] == 0;
-            if self.blocked || full || !self.enqueue(spec, f, t, out) {
+            if self.blocked || full || !self.accept_front(spec, t, out) {
                 self.blocked = true;
                 return;
             }
-            self.front.drop_front();
             left = left.wrapping_sub(1);
         }
+    }
+
+    /// Accepts the head of the front queue if there is room for it.
+    #[inline(never)]
+    fn accept_front(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) -> bool {
+        let Some(&f) = self.front.front() else {
+            return false;
+        };
+        let done = self.enqueue(spec, &f, t, out);
+        if done {
+            self.front.drop_front();
+        }
+        done
     }
 
     // ---- completion ------------------------------------------------------------------------------------------------
@@ -1236,23 +1247,28 @@ impl<const W: usize> Exact<W> {
                 return t;
             }
         }
-        let pick = match kind {
+        match kind {
             HELD => self.find_held::<HALF>(spec, t),
             QUEUED => self.find_queued::<HALF>(spec, t),
             CLOSE => self.find_row::<HALF>(spec, Cmd::Pre, t),
             _ => self.find_row::<HALF>(spec, Cmd::Act, t),
-        };
+        }
+    }
+
+    /// Keeps `pick` as the best of a kind; returns its time.
+    #[inline(always)]
+    fn keep(&mut self, kind: usize, pick: Pick) -> u64 {
         self.picks[kind] = pick;
         pick.time
     }
 
     #[inline(never)]
-    fn find_held<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Pick {
+    fn find_held<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> u64 {
         if !any(&self.held) {
-            return NO_PICK;
+            return self.keep(HELD, NO_PICK);
         }
         if HALF && t & 1 == 0 {
-            return Pick::from(t.wrapping_add(1));
+            return self.keep(HELD, Pick::from(t.wrapping_add(1)));
         }
         let mut next = NEVER;
         let mut oldest = Pick {
@@ -1285,13 +1301,13 @@ impl<const W: usize> Exact<W> {
             }
         }
         if oldest.bank == NIL {
-            return Pick::from(next | u64::from(HALF));
+            return self.keep(HELD, Pick::from(next | u64::from(HALF)));
         }
-        oldest
+        self.keep(HELD, oldest)
     }
 
     #[inline(never)]
-    fn find_queued<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Pick {
+    fn find_queued<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> u64 {
         let now = t | u64::from(HALF);
         let d = usize::from(self.write_mode) & 1;
         let cmd = COLUMN[d];
@@ -1310,35 +1326,36 @@ impl<const W: usize> Exact<W> {
             }
         }
         if key == NEVER {
-            return NO_PICK;
+            return self.keep(QUEUED, NO_PICK);
         }
-        Pick {
+        let pick = Pick {
             time: now.wrapping_add(key >> AGE_BITS),
             age: key & AGES,
             bank: bank as u16,
             cmd,
-        }
+        };
+        self.keep(QUEUED, pick)
     }
 
     /// The best of the queue's row commands `cmd` from clock `t` on.
     #[inline(never)]
-    fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, cmd: Cmd, t: u64) -> Pick {
+    fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, cmd: Cmd, t: u64) -> u64 {
         let d = usize::from(self.write_mode) & 1;
         let c = cmd as usize & 15;
-        let mask = if cmd == Cmd::Pre {
-            self.pre[d]
+        let (kind, mask) = if cmd == Cmd::Pre {
+            (CLOSE, self.pre[d])
         } else {
-            self.act[d]
+            (OPEN, self.act[d])
         };
         if !any(&mask) {
-            return NO_PICK;
+            return self.keep(kind, NO_PICK);
         }
         if HALF && cmd == Cmd::Act && t & 1 == 0 {
-            return Pick::from(t.wrapping_add(1));
+            return self.keep(kind, Pick::from(t.wrapping_add(1)));
         }
         let all = self.channel_ready[c];
         if all > t {
-            return Pick::from(all);
+            return self.keep(kind, Pick::from(all));
         }
         if self.alarm[c] <= t {
             self.expire(spec, c, &mask, t);
@@ -1374,14 +1391,15 @@ impl<const W: usize> Exact<W> {
             }
         }
         if oldest.0 == NEVER {
-            return Pick::from(next | u64::from(HALF && cmd == Cmd::Act));
+            return self.keep(kind, Pick::from(next | u64::from(HALF && cmd == Cmd::Act)));
         }
-        Pick {
+        let pick = Pick {
             time: t,
             age: oldest.0,
             bank: oldest.1 as u16,
             cmd,
-        }
+        };
+        self.keep(kind, pick)
     }
 
     /// Clears the marks of delayed candidates that are free at clock `t`.
@@ -1513,19 +1531,6 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline(always)]
-    fn pop_hit(&mut self, d: usize, b: usize) -> u16 {
-        let bank = at_mut(&mut self.banks, b);
-        let l = &mut bank.lists[d];
-        let i = l.hit;
-        l.hit = self.entries[i as usize].next;
-        match self.entries.get(l.hit as usize) {
-            Some(e) => *at_mut(&mut self.hit_age[d], b) = e.seq,
-            None => clear(&mut self.col[d], b),
-        }
-        i
-    }
-
-    #[inline(always)]
     fn pop_miss(&mut self, d: usize, b: usize) -> u16 {
         let bank = at_mut(&mut self.banks, b);
         let l = &mut bank.lists[d];
@@ -1538,8 +1543,7 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline(always)]
-    fn leave_queue(&mut self, i: u16, t: u64) {
-        let e = &self.entries[i as usize];
+    fn leave_queue(&mut self, e: &Entry, t: u64) {
         let d = usize::from(e.write);
         // It counted in the queue from the tick of acceptance to this one.
         let ticks = t.wrapping_sub(e.arrive);
@@ -1551,7 +1555,7 @@ impl<const W: usize> Exact<W> {
             self.stats.read_queue_ticks = self.stats.read_queue_ticks.wrapping_add(ticks);
         } else {
             self.stats.write_queue_ticks = self.stats.write_queue_ticks.wrapping_add(ticks);
-            let count = &mut self.filter[hash(self.entries[i as usize].addr)];
+            let count = &mut self.filter[hash(e.addr)];
             *count = count.wrapping_sub(1);
         }
     }
@@ -1586,11 +1590,7 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline(always)]
-    fn retire(&mut self, spec: &DramSpec, i: u16, t: u64, out: &mut Vec<Done>) {
-        let Some(e) = self.entries.get_mut(i as usize) else {
-            return;
-        };
-        e.next = std::mem::replace(&mut self.free, i);
+    fn retire(&mut self, spec: &DramSpec, e: &Entry, t: u64, out: &mut Vec<Done>) {
         let s = &mut self.stats;
         s.bus_busy = s.bus_busy.wrapping_add(spec.burst.into());
         let wait = t.wrapping_sub(1).wrapping_sub(e.arrive);
@@ -1700,22 +1700,37 @@ impl<const W: usize> Exact<W> {
     ) {
         let b = usize::from(c.bank);
         let d = usize::from(c.write);
+        let bank = at_mut(&mut self.banks, b);
         let i = match c.source {
+            Source::Active => bank.holder,
+            Source::Queue => bank.lists[d].hit,
+        };
+        let Some(e) = self.entries.get_mut(usize::from(i)) else {
+            return;
+        };
+        let next = std::mem::replace(&mut e.next, self.free);
+        self.free = i;
+        let e = *e;
+        match c.source {
             Source::Active => {
                 self.picks[HELD].time = 0;
                 clear(&mut self.held, b);
                 clear(&mut self.held_by[d], b);
                 self.update_pre(b);
-                at(&self.banks, b).holder
             }
             Source::Queue => {
                 self.picks[QUEUED].time = 0;
-                let i = self.pop_hit(d, b);
-                self.leave_queue(i, t);
-                i
+                bank.lists[d].hit = next;
+                match self.entries.get(usize::from(next)) {
+                    Some(e) => *at_mut(&mut self.hit_age[d], b) = e.seq,
+                    None => clear(&mut self.col[d], b),
+                }
+                self.leave_queue(&e, t);
             }
-        };
-        self.count_first(spec, i, c.cmd(), t);
+        }
+        if !e.counted {
+            self.stats.hits = self.stats.hits.wrapping_add(1);
+        }
         let mut cmd = c.cmd();
         if spec.row_policy == RowPolicy::Closed {
             let closing = if c.write { Cmd::WrA } else { Cmd::RdA };
@@ -1725,7 +1740,7 @@ impl<const W: usize> Exact<W> {
                 cmd = closing;
             }
         }
-        log.log(t, cmd, b, Some(self.entries[i as usize].addr), c.write);
+        log.log(t, cmd, b, Some(e.addr), c.write);
         self.touch(spec, cmd, b, t);
         if cmd != c.cmd() {
             self.stats.precharges = self.stats.precharges.wrapping_add(1);
@@ -1742,7 +1757,7 @@ impl<const W: usize> Exact<W> {
             // Where the bank may also be precharged, that is delayed.
             self.alarm[PRE] = self.alarm[PRE].min(t);
         }
-        self.retire(spec, i, t, out);
+        self.retire(spec, &e, t, out);
     }
 
     #[inline]
@@ -1771,14 +1786,11 @@ impl<const W: usize> Exact<W> {
         self.picks[OPEN].time = 0;
         let i = self.pop_miss(d, b);
         self.count_first(spec, i, Cmd::Act, t);
-        let (row, addr) = {
-            let e = &self.entries[i as usize];
-            (e.row, e.addr)
-        };
-        log.log(t, Cmd::Act, b, Some(addr), self.write_mode);
+        let e = self.entries[i as usize];
+        log.log(t, Cmd::Act, b, Some(e.addr), self.write_mode);
         self.stats.activates = self.stats.activates.wrapping_add(1);
         self.touch(spec, Cmd::Act, b, t);
-        self.leave_queue(i, t);
+        self.leave_queue(&e, t);
         if LP {
             at_mut(&mut self.banks, b).state = BankState::Activating;
             clear(&mut self.act[0], b);
@@ -1790,7 +1802,7 @@ impl<const W: usize> Exact<W> {
             });
         } else {
             self.promote(spec, i, b, t);
-            self.open(spec, b, row, t);
+            self.open(spec, b, e.row, t);
         }
     }
 
