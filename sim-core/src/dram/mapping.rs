@@ -57,9 +57,9 @@ pub struct AddressMap {
     bank: Vec<Seg>,
     row: Vec<Seg>,
     column: Vec<Seg>,
-    /// Up to three segments of the bank and one of the row, if that is all: how far to rotate the address to the right
+    /// Up to four segments of the bank and one of the row, if that is all: how far to rotate the address to the right
     /// and which bits to keep then.
-    short: Option<[(u32, u64); 4]>,
+    short: Option<[(u32, u64); 5]>,
 }
 
 impl AddressMap {
@@ -138,13 +138,13 @@ impl AddressMap {
                 _ => list.push(Seg { from, mask: 1, to }),
             }
         }
-        if m.bank.len() <= 3 && m.row.len() <= 1 {
-            let mut short = [(0, 0); 4];
+        if m.bank.len() <= 4 && m.row.len() <= 1 {
+            let mut short = [(0, 0); 5];
             for (at, s) in m.bank.iter().enumerate() {
                 short[at] = s.rotation();
             }
             if let Some(s) = m.row.first() {
-                short[3] = s.rotation();
+                short[4] = s.rotation();
             }
             m.short = Some(short);
         }
@@ -163,9 +163,10 @@ impl AddressMap {
     /// Flat bank number (channel-wide) and row of a byte address inside the channel.
     #[inline]
     pub fn bank_row(&self, addr: u64) -> (u32, u32) {
-        if let Some([a, b, c, row]) = &self.short {
+        if let Some([a, b, c, d, row]) = &self.short {
             let part = |s: &(u32, u64)| addr.rotate_right(s.0) & s.1;
-            return ((part(a) | part(b) | part(c)) as u32, part(row) as u32);
+            let bank = part(a) | part(b) | part(c) | part(d);
+            return (bank as u32, part(row) as u32);
         }
         self.gather_bank_row(addr)
     }

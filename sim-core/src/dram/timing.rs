@@ -88,7 +88,6 @@ impl Effects {
         self.plain = self.bank.is_empty()
             && self.group.is_empty()
             && self.top.is_empty()
-            && self.channel.is_empty()
             && self.mid_siblings.is_empty()
             && self.other.is_empty();
     }
