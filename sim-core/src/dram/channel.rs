@@ -223,12 +223,11 @@ impl Rising {
 }
 
 /// The best command of a kind as it was when last looked for: none of the kind is ready before `time`, nor with a
-/// smaller `age` then, nor before `until`. After that it says nothing. `bank` may be unknown (`NIL`).
+/// smaller `age` then. A `time` in the past says nothing, `bank` may be unknown (`NIL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pick {
     time: u64,
     age: u64,
-    until: u64,
     bank: u16,
     cmd: Cmd,
 }
@@ -239,17 +238,9 @@ impl Pick {
         Pick {
             time,
             age: 0,
-            until: 0,
             bank: NIL,
             cmd: Cmd::Rd,
         }
-    }
-
-    /// The best is no longer known.
-    #[inline(always)]
-    fn lose(&mut self) {
-        self.time = 0;
-        self.until = 0;
     }
 }
 
@@ -1195,8 +1186,8 @@ impl<const W: usize> Exact<W> {
     #[inline(never)]
     fn flip(&mut self) {
         self.write_mode = !self.write_mode;
-        for kind in [QUEUED, CLOSE, OPEN] {
-            self.picks[kind].lose();
+        for pick in &mut self.picks[QUEUED..] {
+            pick.time = 0;
         }
         self.alarm = [0; 16];
     }
@@ -1204,8 +1195,8 @@ impl<const W: usize> Exact<W> {
     /// Nothing is known of what is best.
     fn forget(&mut self) {
         self.alarm = [0; 16];
-        for kind in [HELD, QUEUED, CLOSE, OPEN] {
-            self.picks[kind].lose();
+        for pick in &mut self.picks {
+            pick.time = 0;
         }
     }
 
@@ -1220,20 +1211,13 @@ impl<const W: usize> Exact<W> {
     fn offer(&mut self, spec: &DramSpec, kind: usize, cmd: Cmd, age: u64, b: usize, t: u64) {
         let time = Self::on_edge(spec, cmd, self.ready(spec, cmd as usize, b).max(t));
         let pick = &mut self.picks[kind];
-        let mut known = pick.time;
-        if pick.until > t {
-            known = known.max(t);
-        }
-        if (time, age) < (known, pick.age) {
+        if (time, age) < (pick.time, pick.age) {
             *pick = Pick {
                 time,
                 age,
-                until: time.wrapping_add(1),
                 bank: b as u16,
                 cmd,
             };
-        } else if age < pick.age {
-            pick.until = pick.until.min(time);
         }
     }
 
@@ -1249,34 +1233,19 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    /// Brings the best command of a kind up to clock `t`; returns its time, `t` or earlier if it is ready.
+    /// Brings the best command of a kind up to clock `t`; returns its time, at which it is ready if that is `t`.
     #[inline(always)]
     fn settle<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> u64 {
         let pick = &self.picks[kind];
         if pick.time > t {
             return pick.time;
         }
-        if pick.until > t {
+        if pick.time == t && pick.bank != NIL {
             let b = usize::from(pick.bank);
             let paired = HALF && pick.cmd == Cmd::Pre && self.rising.pairs(pc_of(spec, b), b, t);
-            let odd = HALF && kind != CLOSE && t & 1 == 0;
-            if !paired && !odd && self.ready(spec, pick.cmd as usize, b) <= t {
-                return pick.time;
+            if !paired && self.ready(spec, pick.cmd as usize, b) <= t {
+                return t;
             }
-        }
-        let mode = usize::from(self.write_mode) & 1;
-        let (mask, floor) = match kind {
-            HELD => (&self.held, 0),
-            QUEUED => (&self.col[mode], 0),
-            CLOSE => (&self.pre[mode], self.floor(spec, PRE)),
-            _ => (&self.act[mode], self.floor(spec, ACT)),
-        };
-        if !any(mask) {
-            return self.keep(kind, NO_PICK);
-        }
-        let floor = floor.max(t) | u64::from(HALF && kind != CLOSE);
-        if floor > t {
-            return self.keep(kind, Pick::from(floor));
         }
         match kind {
             HELD => self.find_held::<HALF>(spec, t),
@@ -1284,16 +1253,6 @@ impl<const W: usize> Exact<W> {
             CLOSE => self.find_row::<HALF>(spec, Cmd::Pre, t),
             _ => self.find_row::<HALF>(spec, Cmd::Act, t),
         }
-    }
-
-    /// A clock before which no bank at all is ready for `cmd`.
-    #[inline(always)]
-    fn floor(&self, spec: &DramSpec, cmd: usize) -> u64 {
-        let mut least = NEVER;
-        for p in 0..spec.table.tops {
-            least = least.min(*at(&self.top_ready[cmd & 15], p));
-        }
-        least.max(self.channel_ready[cmd & 15])
     }
 
     /// Keeps `pick` as the best of a kind; returns its time.
@@ -1305,6 +1264,12 @@ impl<const W: usize> Exact<W> {
 
     #[inline(never)]
     fn find_held<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> u64 {
+        if !any(&self.held) {
+            return self.keep(HELD, NO_PICK);
+        }
+        if HALF && t & 1 == 0 {
+            return self.keep(HELD, Pick::from(t.wrapping_add(1)));
+        }
         let mut next = NEVER;
         let mut oldest = Pick {
             age: NEVER,
@@ -1328,7 +1293,6 @@ impl<const W: usize> Exact<W> {
                         oldest = Pick {
                             time: t,
                             age,
-                            until: 0,
                             bank: b as u16,
                             cmd,
                         };
@@ -1339,7 +1303,6 @@ impl<const W: usize> Exact<W> {
         if oldest.bank == NIL {
             return self.keep(HELD, Pick::from(next | u64::from(HALF)));
         }
-        oldest.until = next;
         self.keep(HELD, oldest)
     }
 
@@ -1368,7 +1331,6 @@ impl<const W: usize> Exact<W> {
         let pick = Pick {
             time: now.wrapping_add(key >> AGE_BITS),
             age: key & AGES,
-            until: now.wrapping_add(key >> AGE_BITS).wrapping_add(1),
             bank: bank as u16,
             cmd,
         };
@@ -1385,6 +1347,16 @@ impl<const W: usize> Exact<W> {
         } else {
             (OPEN, self.act[d])
         };
+        if !any(&mask) {
+            return self.keep(kind, NO_PICK);
+        }
+        if HALF && cmd == Cmd::Act && t & 1 == 0 {
+            return self.keep(kind, Pick::from(t.wrapping_add(1)));
+        }
+        let all = self.channel_ready[c];
+        if all > t {
+            return self.keep(kind, Pick::from(all));
+        }
         if self.alarm[c] <= t {
             self.expire(spec, c, &mask, t);
         }
@@ -1424,7 +1396,6 @@ impl<const W: usize> Exact<W> {
         let pick = Pick {
             time: t,
             age: oldest.0,
-            until: next,
             bank: oldest.1 as u16,
             cmd,
         };
@@ -1497,7 +1468,6 @@ impl<const W: usize> Exact<W> {
         Pick {
             time,
             age: 0,
-            until: 0,
             bank: d.lo,
             cmd,
         }
@@ -1551,7 +1521,7 @@ impl<const W: usize> Exact<W> {
             let l = bank.lists[d];
             if l.hit != NIL {
                 clear(&mut self.col[d], b);
-                self.picks[QUEUED].lose();
+                self.picks[QUEUED].time = 0;
                 let merged = merge(&mut self.entries, l);
                 bank.lists[d] = merged;
                 *at_mut(&mut self.miss_age[d], b) = self.entries[merged.miss as usize].seq;
@@ -1665,9 +1635,9 @@ impl<const W: usize> Exact<W> {
 
     /// The best row command of the queue.
     #[inline(always)]
-    fn best_row(&self, t: u64) -> Pick {
+    fn best_row(&self) -> Pick {
         let [.., close, open] = &self.picks;
-        if (open.time.max(t), open.age) < (close.time.max(t), close.age) {
+        if (open.time, open.age) < (close.time, close.age) {
             *open
         } else {
             *close
@@ -1743,13 +1713,13 @@ impl<const W: usize> Exact<W> {
         let e = *e;
         match c.source {
             Source::Active => {
-                self.picks[HELD].lose();
+                self.picks[HELD].time = 0;
                 clear(&mut self.held, b);
                 clear(&mut self.held_by[d], b);
                 self.update_pre(b);
             }
             Source::Queue => {
-                self.picks[QUEUED].lose();
+                self.picks[QUEUED].time = 0;
                 bank.lists[d].hit = next;
                 match self.entries.get(usize::from(next)) {
                     Some(e) => *at_mut(&mut self.hit_age[d], b) = e.seq,
@@ -1775,8 +1745,8 @@ impl<const W: usize> Exact<W> {
         if cmd != c.cmd() {
             self.stats.precharges = self.stats.precharges.wrapping_add(1);
             self.close(b);
-            self.picks[CLOSE].lose();
-            self.picks[OPEN].lose();
+            self.picks[CLOSE].time = 0;
+            self.picks[OPEN].time = 0;
             self.alarm[ACT] = 0;
         } else if c.source == Source::Active {
             let mode = usize::from(self.write_mode);
@@ -1794,7 +1764,7 @@ impl<const W: usize> Exact<W> {
     fn issue_pre<L: Log>(&mut self, spec: &DramSpec, b: usize, t: u64, log: &mut L) {
         let d = usize::from(self.write_mode);
         let i = at(&self.banks, b).lists[d].miss;
-        self.picks[CLOSE].lose();
+        self.picks[CLOSE].time = 0;
         self.count_first(spec, i, Cmd::Pre, t);
         let addr = self.entries[i as usize].addr;
         log.log(t, Cmd::Pre, b, Some(addr), self.write_mode);
@@ -1813,7 +1783,7 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let d = usize::from(self.write_mode);
-        self.picks[OPEN].lose();
+        self.picks[OPEN].time = 0;
         let i = self.pop_miss(d, b);
         self.count_first(spec, i, Cmd::Act, t);
         let e = self.entries[i as usize];
@@ -1985,8 +1955,8 @@ impl<const W: usize> Exact<W> {
                 wake = wake.min(self.settle::<false>(spec, CLOSE, t));
                 wake = wake.min(self.settle::<false>(spec, OPEN, t));
                 if wake <= t {
-                    let (row, queued) = (self.best_row(t), &self.picks[QUEUED]);
-                    if (row.time.max(t), row.age) < (queued.time.max(t), queued.age) {
+                    let (row, queued) = (self.best_row(), &self.picks[QUEUED]);
+                    if (row.time, row.age) < (queued.time, queued.age) {
                         self.issue_row::<false, L>(spec, row, t, log);
                     } else {
                         self.issue_col(spec, QUEUED, t, out, log);
@@ -2076,11 +2046,11 @@ impl<const W: usize> Exact<W> {
             let mut row = self.picks[CLOSE];
             if self.act2.is_none() {
                 wake = wake.min(self.settle::<false>(spec, OPEN, t));
-                row = self.best_row(t);
+                row = self.best_row();
             }
             if wake <= t {
                 let queued = &self.picks[QUEUED];
-                if (row.time.max(t), row.age) < (queued.time.max(t), queued.age) {
+                if (row.time, row.age) < (queued.time, queued.age) {
                     self.issue_row::<true, L>(spec, row, t, log);
                 } else {
                     self.issue_clocked(spec, QUEUED, deadline, t, out, log);
@@ -2193,7 +2163,7 @@ impl<const W: usize> Exact<W> {
                 let row = close.min(self.settle::<HALF>(spec, OPEN, t));
                 wake = wake.min(row);
                 if row <= t {
-                    let pick = self.best_row(t);
+                    let pick = self.best_row();
                     self.note_rising::<HALF>(spec, pick, t);
                     self.issue_row::<false, L>(spec, pick, t, log);
                 }
