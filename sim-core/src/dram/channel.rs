@@ -930,7 +930,9 @@ impl<const W: usize> Exact<W> {
         let top = bank.wrapping_shr(spec.table.top_shift);
         let at_top = *at(&self.top_ready[cmd & 15], top);
         let at_channel = self.channel_ready[cmd & 15];
-        at_channel.max(at_top).max(self.ready_below(spec, cmd, bank))
+        at_channel
+            .max(at_top)
+            .max(self.ready_below(spec, cmd, bank))
     }
 
     /// Ready clock as far as bank and bank group go.
@@ -1064,7 +1066,8 @@ impl<const W: usize> Exact<W> {
                 self.raise_bank(RD, bank, when(4));
                 self.raise_bank(WR, bank, when(5));
                 for r in &e.windows {
-                    let ring = Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
+                    let ring =
+                        Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
                     if let Some(from) = ring {
                         let when = from.wrapping_add(r.cycles.into());
                         self.raise_top(r.target.into(), top, when);
@@ -1935,13 +1938,7 @@ impl<const W: usize> Exact<W> {
     }
 
     /// One command per tick: DDR4, DDR5, GDDR6.
-    fn run_single<L: Log>(
-        &mut self,
-        spec: &DramSpec,
-        end: u64,
-        out: &mut Vec<Done>,
-        log: &mut L,
-    ) {
+    fn run_single<L: Log>(&mut self, spec: &DramSpec, end: u64, out: &mut Vec<Done>, log: &mut L) {
         let mut t = self.clk;
         let mut wake = self.next_event;
         while t <= end {

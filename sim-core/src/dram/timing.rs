@@ -258,7 +258,11 @@ impl Timing {
                         e.mid_siblings.push(*r)
                     }
                     0 if r.window == 1 && !r.sibling && top_level > 0 => e.channel.push(simple),
-                    l if l == top_level && r.window > 1 && !r.sibling && cmd == Cmd::Act as usize => {
+                    l if l == top_level
+                        && r.window > 1
+                        && !r.sibling
+                        && cmd == Cmd::Act as usize =>
+                    {
                         e.windows.push(*r)
                     }
                     _ if r.window > 1 || r.sibling => e.other.push(*r),
