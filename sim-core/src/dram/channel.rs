@@ -2252,3 +2252,144 @@ fn merge(entries: &mut [Entry], l: Lists) -> Lists {
 fn pc_of(spec: &DramSpec, bank: usize) -> u32 {
     (bank >> spec.table.top_shift) as u32
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::dram::{Constraint, PRESETS, timing};
+
+    /// Clocks of the earlier commands of a row, `window` of them at most.
+    const TIMES: [u64; 8] = [1000, 1003, 1007, 1012, 1018, 1025, 1033, 1042];
+
+    /// The banks below the node of `level` that holds `bank`.
+    fn node(spec: &DramSpec, level: u8, bank: usize) -> std::ops::Range<usize> {
+        let below: u32 = spec.levels[usize::from(level) + 1..].iter().product();
+        let first = bank / below as usize * below as usize;
+        first..first + below as usize
+    }
+
+    /// Whether a row that started at `bank` delays `other`, by a plain reading of it.
+    fn reaches(spec: &DramSpec, row: &Constraint, bank: usize, other: usize) -> bool {
+        let same = node(spec, row.level, bank).contains(&other);
+        if row.sibling {
+            row.level > 0 && !same && node(spec, row.level - 1, bank).contains(&other)
+        } else {
+            same
+        }
+    }
+
+    /// The level of a refresh of all banks.
+    fn scope(spec: &DramSpec) -> u8 {
+        match spec.refresh {
+            Refresh::AllBank { level, .. } => level,
+            _ => spec.levels.len() as u8 - 1,
+        }
+    }
+
+    fn all_banks(cmd: Cmd) -> bool {
+        matches!(cmd, Cmd::PreAll | Cmd::RefAll)
+    }
+
+    /// Ready clock of `cmd` for `banks`: one bank or, for a command to all banks, a node of its scope.
+    fn ready(channel: &Exact<4>, spec: &DramSpec, cmd: Cmd, banks: std::ops::Range<usize>) -> u64 {
+        match cmd {
+            Cmd::PreAll | Cmd::RefAll | Cmd::RefBank => {
+                channel.ready_all(spec, cmd, banks.start, banks.end, scope(spec))
+            }
+            _ => channel.ready(spec, cmd as usize, banks.start),
+        }
+    }
+
+    /// One row alone: after its earlier commands the later one is ready at exactly the clock the row says, at every
+    /// bank in its scope, and at once at every other.
+    fn check(spec: &DramSpec, row: &Constraint, before: Cmd, after: Cmd) {
+        let banks = spec.banks() as usize;
+        let sizes = |cmd: Cmd| {
+            if all_banks(cmd) {
+                node(spec, scope(spec), 0).len()
+            } else {
+                1
+            }
+        };
+        // A command to all banks meets rows below its scope at all nodes, so that none of them is a sibling.
+        let (size, later) = (sizes(before), sizes(after));
+        if row.sibling && all_banks(before) && row.level > scope(spec) {
+            return;
+        }
+        for bank in [0, banks / 2 + banks / 8, banks - 1] {
+            let mut channel = Exact::<4>::new(spec);
+            let lo = bank / size * size;
+            let window = usize::from(row.window);
+            for (k, &t) in TIMES[..window].iter().enumerate() {
+                if all_banks(before) {
+                    channel.touch_all(spec, before, lo, lo + size, scope(spec), t);
+                } else {
+                    channel.touch(spec, before, lo, t);
+                }
+                for other in (0..banks).step_by(later) {
+                    let hit = (lo..lo + size)
+                        .any(|b| (other..other + later).any(|o| reaches(spec, row, b, o)));
+                    let want = if hit && k + 1 == window {
+                        TIMES[0] + u64::from(row.cycles)
+                    } else {
+                        0
+                    };
+                    let got = ready(&channel, spec, after, other..other + later);
+                    let what =
+                        format!("{}: {row:?} {before:?} {after:?} {bank} {other}", spec.name);
+                    let gap = timing::gap(spec.bus, before, after);
+                    if want != 0 && window == 1 && row.cycles <= gap {
+                        // The command bus alone delays as much.
+                        assert!(got <= t + u64::from(gap), "{what}: {got}");
+                    } else {
+                        // What is ready by the time of the earlier command is ready.
+                        let floor = if want == 0 { t } else { 0 };
+                        assert_eq!(got.max(floor), want.max(floor), "{what}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Every row of every shipped device, alone: the later command comes exactly as late as the row says and no tick
+    /// earlier, at every bank of its scope and at no other.
+    #[test]
+    fn every_row_delays_its_scope_by_its_cycles() {
+        let whole = |c: Cmd| matches!(c, Cmd::PreAll | Cmd::RefAll);
+        // Refresh management is not modelled, and a device refreshes by bank or all banks, not both.
+        let apart = |a: Cmd, b: Cmd| {
+            matches!(a, Cmd::RfmAll | Cmd::RfmBank) || a == Cmd::RefBank && whole(b)
+        };
+        for name in PRESETS {
+            let base = DramSpec::preset(name).unwrap();
+            let level = match base.refresh {
+                Refresh::AllBank { level, .. } => level,
+                _ => 0,
+            };
+            for row in &base.constraints {
+                assert!(usize::from(row.window) <= TIMES.len(), "{name}: {row:?}");
+                let mut spec = base.clone();
+                spec.constraints = vec![row.clone()];
+                spec.row_policy = RowPolicy::Closed;
+                let pairs = row
+                    .before
+                    .iter()
+                    .flat_map(|&b| row.after.iter().map(move |&a| (b, a)));
+                for (before, after) in pairs {
+                    if apart(before, after) || apart(after, before) {
+                        continue;
+                    }
+                    let interval = 1 << 30;
+                    spec.refresh = if before == Cmd::RefBank || after == Cmd::RefBank {
+                        Refresh::PerBank { interval }
+                    } else {
+                        Refresh::AllBank { interval, level }
+                    };
+                    spec.compile();
+                    check(&spec, row, before, after);
+                }
+            }
+        }
+    }
+}

@@ -315,7 +315,7 @@ fn node_banks(banks: usize, shift: u32) -> Vec<[u64; 4]> {
 
 /// The least number of ticks from one command to the next on the command bus, whatever the table says: shorter rules
 /// never bind.
-fn gap(bus: Bus, before: Cmd, after: Cmd) -> u32 {
+pub(crate) fn gap(bus: Bus, before: Cmd, after: Cmd) -> u32 {
     let column = |c| matches!(c, Cmd::Rd | Cmd::Wr | Cmd::RdA | Cmd::WrA);
     match (bus, column(before), column(after)) {
         (Bus::Single | Bus::Lpddr, ..) => 1,
