@@ -6,7 +6,7 @@
 //! step.
 
 use super::ChannelStats;
-use super::arbiter::Packet;
+use super::arbiter::{Leaving, Packet};
 use super::cached::{Backend, Cached};
 use super::l2::L2Stats;
 use super::simple::{SimpleChannel, SimpleDram};
@@ -49,6 +49,30 @@ struct Banked {
     returned: Vec<u64>,
     done: Vec<dram::Done>,
     tx_bytes: u64,
+    /// Least DRAM steps from the offer of a read to its return.
+    read_latency: u64,
+}
+
+/// What is known of the requests to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// All that leave their port before this NoC step are.
+    pub leave: u64,
+    /// No store leaves its port before this NoC step, and none waits in DRAM.
+    pub store: u64,
+    /// The run does not end before this core step: nothing is worked beyond it, for the counts.
+    pub until: u64,
+}
+
+impl Known {
+    /// Requests that leave their port before NoC step `leave`, and nothing more.
+    pub fn all(leave: u64) -> Known {
+        Known {
+            leave,
+            store: leave,
+            until: u64::MAX,
+        }
+    }
 }
 
 /// A reply on its way back: channel, NoC step of the push, request, cause.
@@ -99,6 +123,7 @@ impl Channels {
                     returned: vec![0; n],
                     done: Vec::new(),
                     tx_bytes: u64::from(spec.tx_bytes()),
+                    read_latency: u64::from(spec.read_latency).saturating_sub(1),
                     spec,
                 }))
             }
@@ -192,65 +217,87 @@ impl Channels {
         b.channels.iter().map(|c| c.stats().clone()).collect()
     }
 
-    /// A request leaves its NoC port in step `step`; a reply that is known at once goes to `reply`.
+    /// Requests leave the port of `channel`; replies that are known at once go to `reply`.
     #[inline]
-    pub fn accept(&mut self, channel: usize, step: u64, packet: Packet, reply: impl FnOnce(Reply)) {
-        if let Model::Cached(cached) = &mut self.model {
-            cached.accept(channel, step, packet);
+    pub fn accept(&mut self, channel: usize, requests: impl Leaving, mut reply: impl FnMut(Reply)) {
+        let Channels {
+            time,
+            model,
+            front_free,
+            reply_free,
+            stats,
+        } = self;
+        if let Model::Cached(cached) = model {
+            requests.each(|step, packet| cached.accept(channel, step, packet));
             return;
         }
-        let reached = self.time.noc_to_core.after(step + 1);
-        let front = reached.max(self.front_free[channel]);
-        self.front_free[channel] = front + 1;
-        let at = self.time.core_to_dram.at_or_after(front);
-        let stats = &mut self.stats[channel];
-        if packet.write {
-            stats.writes += 1;
-        } else {
-            stats.reads += 1;
-        }
-        match &mut self.model {
+        let (front_free, stats) = (&mut front_free[channel], &mut stats[channel]);
+        // The steps in which a request reaches the front queue, leaves it, and is offered to DRAM.
+        let mut pass = |step: u64, write: bool| {
+            let reached = time.noc_to_core.after(step + 1);
+            let front = reached.max(*front_free);
+            *front_free = front + 1;
+            if write {
+                stats.writes += 1;
+            } else {
+                stats.reads += 1;
+            }
+            (reached, front, time.core_to_dram.at_or_after(front))
+        };
+        match model {
             Model::Simple { dram, channels } => {
-                let (admitted, returned) = dram.admit(&mut channels[channel], at);
-                let noc = step - packet.pushed;
-                let queued = (front - reached) + (admitted - at);
-                let service = returned - admitted;
-                let cause = if queued >= service && queued >= noc {
-                    Cause::DramQueue
-                } else if service >= noc {
-                    Cause::DramLatency
-                } else {
-                    Cause::Noc
-                };
-                let push = self.push_step(channel, returned);
-                reply((channel, push, packet, cause));
+                let (state, reply_free) = (&mut channels[channel], &mut reply_free[channel]);
+                requests.each(|step, packet| {
+                    let (reached, front, at) = pass(step, packet.write);
+                    let (admitted, returned) = dram.admit(state, at);
+                    let noc = step - packet.pushed;
+                    let queued = (front - reached) + (admitted - at);
+                    let service = returned - admitted;
+                    let cause = if queued >= service && queued >= noc {
+                        Cause::DramQueue
+                    } else if service >= noc {
+                        Cause::DramLatency
+                    } else {
+                        Cause::Noc
+                    };
+                    let push = time.dram_to_noc.at_or_after(returned).max(*reply_free);
+                    *reply_free = push + 1;
+                    reply((channel, push, packet, cause));
+                });
             }
             Model::Banked(b) => {
-                // The controller is offered it in the tick after it was handed over, one a tick.
-                let fed = at.max(b.fed[channel]);
-                b.fed[channel] = fed + 1;
-                let addr = packet.line * b.tx_bytes;
-                let write = packet.write;
-                // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
-                // verdict, since all that is asked later is whether it outweighs DRAM's.
-                let noc = (step - packet.pushed).min(255) as u8;
-                let packet = Packet {
-                    cause: noc,
-                    pushed: at,
-                    ..packet
-                };
-                let tag = b.packets.insert(packet);
-                b.channels[channel].push(fed + 1, addr, write, tag);
+                let Banked {
+                    channels,
+                    packets,
+                    fed,
+                    tx_bytes,
+                    ..
+                } = &mut **b;
+                let (dram, free) = (&mut channels[channel], &mut fed[channel]);
+                requests.each(|step, packet| {
+                    let (_, _, at) = pass(step, packet.write);
+                    // The controller is offered it in the tick after it was handed over, one a tick.
+                    let fed = at.max(*free);
+                    *free = fed + 1;
+                    // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
+                    // verdict, since all that is asked later is whether it outweighs DRAM's.
+                    let noc = (step - packet.pushed).min(255) as u8;
+                    let tag = packets.insert(Packet {
+                        cause: noc,
+                        pushed: at,
+                        ..packet
+                    });
+                    dram.push(fed + 1, packet.line * *tx_bytes, packet.write, tag);
+                });
             }
             Model::Cached(_) => {}
         }
     }
 
-    /// Work the controllers as far as all requests are known: those that left their port before
-    /// NoC step `horizon`.
-    pub fn advance(&mut self, horizon: u64, mut reply: impl FnMut(Reply)) {
+    /// Work the channels as far as is known.
+    pub fn advance(&mut self, known: Known, mut reply: impl FnMut(Reply)) {
+        let front = self.front(known.leave).min(known.until);
         if let Model::Cached(cached) = &mut self.model {
-            let front = self.time.noc_to_core.after(horizon.saturating_add(1));
             let (time, reply_free) = (self.time, &mut self.reply_free);
             cached.advance(front, &mut self.stats, |channel, leave, packet, cause| {
                 let push = time.core_to_noc.at_or_after(leave).max(reply_free[channel]);
@@ -262,7 +309,9 @@ impl Channels {
         if !matches!(self.model, Model::Banked(_)) {
             return;
         }
-        let ticks = self.earliest_return(horizon);
+        let ticks = self
+            .earliest_return(known.leave)
+            .min(self.time.core_to_dram.at_or_after(known.until));
         let Channels {
             time,
             model,
@@ -311,40 +360,46 @@ impl Channels {
         }
     }
 
-    /// NoC step in which a request returned in DRAM step `returned` is handed over.
-    #[inline]
-    fn push_step(&mut self, channel: usize, returned: u64) -> u64 {
-        let push = self
-            .time
-            .dram_to_noc
-            .at_or_after(returned)
-            .max(self.reply_free[channel]);
-        self.reply_free[channel] = push + 1;
-        push
-    }
-
-    /// No return that is not yet known happens before this DRAM step, when all requests that left
-    /// their port before NoC step `horizon` are known.
-    fn earliest_return(&self, horizon: u64) -> u64 {
-        let front = self.time.noc_to_core.after(horizon.saturating_add(1));
-        let at = self.time.core_to_dram.at_or_after(front);
+    /// DRAM step in which a request that leaves its port in NoC step `leave` may return.
+    fn earliest_return(&self, leave: u64) -> u64 {
+        let at = self.time.core_to_dram.at_or_after(self.front(leave));
         match &self.model {
             Model::Simple { dram, .. } => at.saturating_add(dram.min_latency()),
             Model::Banked(_) | Model::Cached(_) => at.saturating_add(1),
         }
     }
 
-    /// The same as a NoC step: no reply that is not yet known is handed over before it.
-    pub fn earliest_reply(&self, horizon: u64) -> u64 {
-        if let Model::Cached(cached) = &self.model {
-            let front = self.time.noc_to_core.after(horizon.saturating_add(1));
-            return self
-                .time
-                .core_to_noc
-                .at_or_after(cached.earliest_answer(front));
+    /// A NoC step before which no reply that is not yet known is handed over.
+    pub fn earliest_reply(&self, known: Known) -> u64 {
+        match &self.model {
+            Model::Simple { .. } => {}
+            Model::Cached(cached) => {
+                let front = self.front(known.leave).min(known.until);
+                let answer = cached.earliest_answer(front);
+                return self.time.core_to_noc.at_or_after(answer);
+            }
+            Model::Banked(b) => {
+                let mut returned = self.earliest_return(known.leave);
+                if b.spec.scheduler == dram::Scheduler::Ramulator {
+                    // A read takes its time, unless a write that waits has its data.
+                    returned = returned
+                        .saturating_add(b.read_latency)
+                        .min(self.earliest_return(known.store));
+                }
+                for dram in b.channels.iter().filter(|dram| !dram.is_idle()) {
+                    returned = returned.min(dram.next_activity(&b.spec));
+                }
+                return self.time.dram_to_noc.at_or_after(returned);
+            }
         }
         self.time
             .dram_to_noc
-            .at_or_after(self.earliest_return(horizon))
+            .at_or_after(self.earliest_return(known.leave))
+    }
+
+    /// First core step in which a request that leaves its port in NoC step `leave` may pass the
+    /// front queue.
+    fn front(&self, leave: u64) -> u64 {
+        self.time.noc_to_core.after(leave.saturating_add(1))
     }
 }
