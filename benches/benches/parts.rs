@@ -85,7 +85,7 @@ fn port(c: &mut Criterion) {
                 for i in 0..REQUESTS {
                     let packet = Packet {
                         line: i,
-                        source: (i * 5 % 16) as u32,
+                        source: (i * 5 % 16) as u16,
                         pushed: i / every * every,
                         ..Packet::default()
                     };

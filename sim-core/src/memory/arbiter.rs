@@ -11,7 +11,7 @@
 const NONE: u32 = u32::MAX;
 
 /// What travels with a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Address inside the channel, in lines (requests only).
     pub line: u64,
@@ -19,26 +19,34 @@ pub struct Packet {
     pub pushed: u64,
     /// Which transfer it belongs to.
     pub transfer: u32,
+    /// The port's own link to the next packet of a queue; whatever it is, a push replaces it.
+    pub next: u32,
     /// Source node inside the port's own numbering.
-    pub source: u32,
+    pub source: u16,
     /// Core's port that the reply goes to, counted over all cores (requests only).
-    pub reply_to: u32,
+    pub reply_to: u16,
     /// A store's request.
     pub write: bool,
     /// What delayed it most so far (see [`crate::stack::Cause`]), as its index.
     pub cause: u8,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    packet: Packet,
-    /// The next of its queue, or the next free place.
-    next: u32,
-    /// The head that becomes due after it.
-    later: u32,
+impl Default for Packet {
+    fn default() -> Packet {
+        Packet {
+            line: 0,
+            pushed: 0,
+            transfer: 0,
+            next: NONE,
+            source: 0,
+            reply_to: 0,
+            write: false,
+            cause: 0,
+        }
+    }
 }
 
-/// First in, first out, linked through the nodes.
+/// First in, first out, linked through the packets.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     head: u32,
@@ -49,6 +57,82 @@ const EMPTY: Queue = Queue {
     head: NONE,
     tail: NONE,
 };
+
+/// A set of sources: those below 64 in a word of its own, which is all that most ports need.
+#[derive(Clone, Debug)]
+struct Sources {
+    low: u64,
+    /// The others, and how many they are.
+    high: Vec<u64>,
+    count: u32,
+}
+
+impl Sources {
+    fn new(sources: u32) -> Sources {
+        Sources {
+            low: 0,
+            high: vec![0; (sources as usize).saturating_sub(1) / 64],
+            count: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.low == 0 && self.count == 0
+    }
+
+    #[inline(always)]
+    fn insert(&mut self, source: u32) {
+        if source < 64 {
+            self.low |= 1u64.wrapping_shl(source);
+        } else {
+            self.count += 1;
+            self.high[source as usize / 64 - 1] |= 1 << (source % 64);
+        }
+    }
+
+    #[inline(always)]
+    fn remove(&mut self, source: u32) {
+        if source < 64 {
+            self.low &= !1u64.wrapping_shl(source);
+        } else {
+            self.count -= 1;
+            self.high[source as usize / 64 - 1] &= !(1 << (source % 64));
+        }
+    }
+
+    /// The first at or after `pointer`, wrapping. There is at least one.
+    #[inline(always)]
+    fn first_from(&self, pointer: u32) -> u32 {
+        if self.count != 0 || pointer >= 64 {
+            return self.first_of_many(pointer);
+        }
+        let after = self.low & u64::MAX.wrapping_shl(pointer);
+        (if after != 0 { after } else { self.low }).trailing_zeros()
+    }
+
+    #[inline(never)]
+    fn first_of_many(&self, pointer: u32) -> u32 {
+        let words = self.high.len() + 1;
+        let word = |w: usize| match w {
+            0 => self.low,
+            _ => self.high[w - 1],
+        };
+        let start = pointer as usize / 64;
+        let after = word(start) & (u64::MAX << (pointer % 64));
+        if after != 0 {
+            return (start * 64) as u32 + after.trailing_zeros();
+        }
+        (1..=words)
+            .map(|k| (start + k) % words)
+            .find(|&w| word(w) != 0)
+            .map_or(0, |w| (w * 64) as u32 + word(w).trailing_zeros())
+    }
+
+    fn words(&self) -> impl Iterator<Item = u64> {
+        std::iter::once(self.low).chain(self.high.iter().copied())
+    }
+}
 
 /// Packets that leave a port, in order.
 pub trait Leaving {
@@ -76,39 +160,51 @@ impl Leaving for (&mut Arbiter, u64) {
 #[derive(Clone, Debug)]
 pub struct Arbiter {
     queues: Vec<Queue>,
-    nodes: Vec<Node>,
+    packets: Vec<Packet>,
     free: u32,
     waiting: u32,
     /// Pushed and not yet put into their source's queue, in order of step.
     pushed: Queue,
-    /// Heads that become due later, in order of becoming due, and when the first does.
-    coming: Queue,
+    /// Sources whose head becomes due later, in order of becoming due: a ring, each source at most
+    /// once.
+    coming: Vec<u16>,
+    clock: Clock,
+    /// Sources with a head that is due.
+    due: Sources,
+    latency: u64,
+}
+
+/// What changes with every packet.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    /// First and behind the last place of the ring of heads to come, and when the first is due.
+    coming: u32,
+    coming_end: u32,
     next_due: u64,
-    /// Sources with a head that is due: one bit each.
-    due: Vec<u64>,
-    due_count: u32,
     /// Where the round robin starts.
     pointer: u32,
     /// First step the port is free in.
     free_at: u64,
-    latency: u64,
 }
 
 impl Arbiter {
-    /// A port that `sources` nodes send to, `latency` steps away.
+    /// A port that `sources` nodes (at most 65,536) send to, `latency` steps away.
     pub fn new(sources: u32, latency: u64) -> Arbiter {
         Arbiter {
             queues: vec![EMPTY; sources as usize],
-            nodes: Vec::new(),
+            packets: Vec::new(),
             free: NONE,
             waiting: 0,
             pushed: EMPTY,
-            coming: EMPTY,
-            next_due: u64::MAX,
-            due: vec![0; (sources as usize).div_ceil(64).max(1)],
-            due_count: 0,
-            pointer: 0,
-            free_at: 0,
+            coming: vec![0; (sources as usize).next_power_of_two()],
+            clock: Clock {
+                coming: 0,
+                coming_end: 0,
+                next_due: u64::MAX,
+                pointer: 0,
+                free_at: 0,
+            },
+            due: Sources::new(sources),
             latency,
         }
     }
@@ -123,24 +219,23 @@ impl Arbiter {
     /// a horizon that was already served.
     #[inline]
     pub fn push(&mut self, packet: Packet) {
-        let node = Node {
-            packet,
+        let packet = Packet {
             next: NONE,
-            later: NONE,
+            ..packet
         };
         let mut index = self.free;
         if index == NONE {
-            index = self.nodes.len() as u32;
-            self.nodes.push(node);
+            index = self.packets.len() as u32;
+            self.packets.push(packet);
         } else {
-            let place = &mut self.nodes[index as usize];
+            let place = &mut self.packets[index as usize];
             self.free = place.next;
-            *place = node;
+            *place = packet;
         }
         if self.pushed.head == NONE {
             self.pushed.head = index;
         } else {
-            self.nodes[self.pushed.tail as usize].next = index;
+            self.packets[self.pushed.tail as usize].next = index;
         }
         self.pushed.tail = index;
         self.waiting += 1;
@@ -149,123 +244,102 @@ impl Arbiter {
     /// Serve every step before `horizon`; `leave` is handed what leaves, and when.
     #[inline]
     pub fn serve(&mut self, horizon: u64, mut leave: impl FnMut(u64, Packet)) {
+        let Arbiter {
+            queues,
+            packets,
+            coming,
+            due,
+            latency,
+            ..
+        } = self;
+        let (packets, coming) = (&mut packets[..], &mut coming[..]);
+        let mask = coming.len() - 1;
+        // Copies, so that they stay in registers.
+        let (mut clock, mut pushed, mut free) = (self.clock, self.pushed.head, self.free);
+        let mut left = 0u32;
         loop {
-            let index = self.pushed.head;
+            // Departures up to the next push,
             let mut limit = horizon;
-            if index != NONE {
-                limit = limit.min(self.nodes[index as usize].packet.pushed);
+            if pushed != NONE {
+                limit = limit.min(packets[pushed as usize].pushed);
             }
-            self.depart(limit, &mut leave);
-            if index == NONE || limit == horizon {
-                return;
+            loop {
+                let mut step = clock.free_at;
+                if due.is_empty() {
+                    step = step.max(clock.next_due);
+                }
+                if step >= limit {
+                    break;
+                }
+                while clock.next_due <= step {
+                    due.insert(coming[clock.coming as usize & mask].into());
+                    clock.coming = clock.coming.wrapping_add(1);
+                    clock.next_due = u64::MAX;
+                    if clock.coming != clock.coming_end {
+                        let next = coming[clock.coming as usize & mask];
+                        let head = queues[next as usize].head;
+                        clock.next_due = packets[head as usize].pushed + *latency;
+                    }
+                }
+                let source = due.first_from(clock.pointer);
+                let queue = &mut queues[source as usize];
+                let index = queue.head;
+                let place = &mut packets[index as usize];
+                let packet = *place;
+                place.next = free;
+                free = index;
+                queue.head = packet.next;
+                if packet.next == NONE {
+                    due.remove(source);
+                }
+                left = left.wrapping_add(1);
+                clock.free_at = step + 1;
+                clock.pointer = source.wrapping_add(1);
+                if clock.pointer as usize == queues.len() {
+                    clock.pointer = 0;
+                }
+                leave(step, packet);
             }
-            self.enqueue(index);
-        }
-    }
-
-    /// The first pushed packet joins its source's queue.
-    #[inline]
-    fn enqueue(&mut self, index: u32) {
-        let node = &mut self.nodes[index as usize];
-        let Packet { pushed, source, .. } = node.packet;
-        self.pushed.head = std::mem::replace(&mut node.next, NONE);
-        let queue = &mut self.queues[source as usize];
-        let tail = std::mem::replace(&mut queue.tail, index);
-        if tail != NONE {
-            self.nodes[tail as usize].next = index;
-            return;
-        }
-        queue.head = index;
-        let last = std::mem::replace(&mut self.coming.tail, index);
-        if last == NONE {
-            self.coming.head = index;
-            self.next_due = pushed + self.latency;
-        } else {
-            self.nodes[last as usize].later = index;
-        }
-    }
-
-    /// Serve every step before `limit`, all pushes before it being known.
-    #[inline]
-    fn depart(&mut self, limit: u64, leave: &mut impl FnMut(u64, Packet)) {
-        loop {
-            let step = match self.due_count {
-                0 => self.free_at.max(self.next_due),
-                _ => self.free_at,
-            };
-            if step >= limit {
-                return;
+            // then that push: the packet joins its source's queue.
+            if limit == horizon {
+                break;
             }
-            while self.next_due <= step {
-                self.fall_due();
-            }
-            let source = self.pick();
-            let queue = &mut self.queues[source as usize];
-            let index = queue.head;
-            let place = &mut self.nodes[index as usize];
-            let node = *place;
-            place.next = self.free;
-            self.free = index;
-            queue.head = node.next;
-            if node.next == NONE {
-                queue.tail = NONE;
-                self.due[source as usize / 64] &= !(1 << (source % 64));
-                self.due_count -= 1;
-            }
-            self.waiting -= 1;
-            self.free_at = step + 1;
-            let after = source + 1;
-            self.pointer = if after == self.queues.len() as u32 {
-                0
+            let index = pushed;
+            let packet = &mut packets[index as usize];
+            let (at, source) = (packet.pushed, packet.source);
+            pushed = packet.next;
+            packet.next = NONE;
+            let queue = &mut queues[source as usize];
+            if queue.head == NONE {
+                queue.head = index;
+                if clock.coming == clock.coming_end {
+                    clock.next_due = at + *latency;
+                }
+                coming[clock.coming_end as usize & mask] = source;
+                clock.coming_end = clock.coming_end.wrapping_add(1);
             } else {
-                after
-            };
-            leave(step, node.packet);
-        }
-    }
-
-    /// The first of the heads that were to come is due.
-    #[inline]
-    fn fall_due(&mut self) {
-        let node = &self.nodes[self.coming.head as usize];
-        let source = node.packet.source;
-        self.coming.head = node.later;
-        self.next_due = if node.later == NONE {
-            self.coming.tail = NONE;
-            u64::MAX
-        } else {
-            self.nodes[node.later as usize].packet.pushed + self.latency
-        };
-        self.due[source as usize / 64] |= 1 << (source % 64);
-        self.due_count += 1;
-    }
-
-    /// First due source at or after the pointer, wrapping. At least one is due.
-    #[inline]
-    fn pick(&self) -> u32 {
-        let words = self.due.len();
-        let start = self.pointer as usize / 64;
-        let high = self.due[start] & (u64::MAX << (self.pointer % 64));
-        if high != 0 {
-            return (start * 64) as u32 + high.trailing_zeros();
-        }
-        for k in 1..=words {
-            let w = (start + k) % words;
-            if self.due[w] != 0 {
-                return (w * 64) as u32 + self.due[w].trailing_zeros();
+                packets[queue.tail as usize].next = index;
             }
+            queue.tail = index;
         }
-        0
+        self.clock = clock;
+        self.pushed.head = pushed;
+        self.free = free;
+        self.waiting -= left;
     }
 
     /// Everything before step `served` is served: the first step in which a waiting packet leaves;
     /// `u64::MAX` if none waits.
     #[inline]
     pub fn next_leave(&self, served: u64) -> u64 {
-        match (self.waiting, self.due_count) {
-            (0, _) => u64::MAX,
-            (_, 0) => self.free_at.max(self.next_due).max(served),
-            _ => self.free_at.max(served),
+        if self.waiting == 0 {
+            return u64::MAX;
+        }
+        let free = self.clock.free_at.max(served);
+        if self.due.is_empty() {
+            free.max(self.clock.next_due)
+        } else {
+            free
         }
     }
 
@@ -273,30 +347,32 @@ impl Arbiter {
     /// must have been served.
     pub fn canonical(&self, now: u64, out: &mut Vec<u64>, transfer: &impl Fn(u32) -> u64) {
         out.push(u64::from(self.waiting));
-        out.push(u64::from(self.pointer));
-        out.push(self.free_at.saturating_sub(now));
+        out.push(u64::from(self.clock.pointer));
+        out.push(self.clock.free_at.saturating_sub(now));
         if self.waiting == 0 {
             return;
         }
         for (source, queue) in self.queues.iter().enumerate() {
             let mut at = queue.head;
             while at != NONE {
-                let node = &self.nodes[at as usize];
+                let packet = &self.packets[at as usize];
                 out.push(source as u64);
-                out.push(transfer(node.packet.transfer));
-                out.push(now.wrapping_sub(node.packet.pushed));
-                out.push(u64::from(node.packet.write) << 8 | u64::from(node.packet.cause));
-                at = node.next;
+                out.push(transfer(packet.transfer));
+                out.push(now.wrapping_sub(packet.pushed));
+                out.push(u64::from(packet.write) << 8 | u64::from(packet.cause));
+                at = packet.next;
             }
         }
-        let mut at = self.coming.head;
-        while at != NONE {
-            let node = &self.nodes[at as usize];
-            out.push((node.packet.pushed + self.latency).wrapping_sub(now));
-            out.push(u64::from(node.packet.source));
-            at = node.later;
+        let mut at = self.clock.coming;
+        while at != self.clock.coming_end {
+            let source = self.coming[at as usize & (self.coming.len() - 1)];
+            let head = self.queues[usize::from(source)].head;
+            let due = self.packets[head as usize].pushed + self.latency;
+            out.push(due.wrapping_sub(now));
+            out.push(u64::from(source));
+            at = at.wrapping_add(1);
         }
-        out.extend_from_slice(&self.due);
+        out.extend(self.due.words());
     }
 }
 
@@ -342,14 +418,22 @@ mod tests {
             latency in 0u64..8,
             gaps in prop::collection::vec((0u64..3, 0u32..8), 1..60),
             batch in 1usize..70,
+            many in prop::bool::ANY,
         ) {
             let mut step = 0;
             let pushes: Vec<(u64, u32)> =
                 gaps.iter().map(|&(g, s)| { step += g; (step, s % sources) }).collect();
-            let mut arbiter = Arbiter::new(sources, latency);
+            // The same with more sources than a word has bits, of which few are used.
+            let spread = |source: u32| (if many { source * 67 } else { source }) as u16;
+            let mut arbiter = Arbiter::new(if many { sources * 67 } else { sources }, latency);
             let (mut got, mut bounds) = (Vec::new(), Vec::new());
             for (i, &(pushed, source)) in pushes.iter().enumerate() {
-                let packet = Packet { pushed, source, transfer: i as u32, ..Packet::default() };
+                let packet = Packet {
+                    pushed,
+                    source: spread(source),
+                    transfer: i as u32,
+                    ..Packet::default()
+                };
                 arbiter.push(packet);
                 // Served often, seldom, or only at the end.
                 if i % batch == 0 {

@@ -4,9 +4,10 @@
 /// A ring of rows, one per step from `base` on, with a place for every lane.
 #[derive(Clone, Debug)]
 pub struct Calendar<T> {
-    lanes: usize,
-    /// Words of a row in `taken`.
-    words: usize,
+    /// log2 of the places of a row.
+    shift: u32,
+    /// The same of its words in `taken`.
+    word_shift: u32,
     values: Vec<T>,
     /// Places that hold something: one bit per lane.
     taken: Vec<u64>,
@@ -20,27 +21,27 @@ pub struct Calendar<T> {
 impl<T: Copy + Default> Calendar<T> {
     /// An empty calendar with so many lanes.
     pub fn new(lanes: u32) -> Calendar<T> {
-        let lanes = lanes as usize;
-        let words = lanes.div_ceil(64);
+        let shift = lanes.next_power_of_two().trailing_zeros();
+        let word_shift = shift.saturating_sub(6);
         let rows = 64;
         Calendar {
-            lanes,
-            words,
-            values: vec![T::default(); rows * lanes],
-            taken: vec![0; rows * words],
+            shift,
+            word_shift,
+            values: vec![T::default(); rows << shift],
+            taken: vec![0; rows << word_shift],
             rows: rows as u64,
             base: 0,
             waiting: 0,
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn row(&self, step: u64) -> usize {
         (step & (self.rows - 1)) as usize
     }
 
     /// Put `value` into `step`, which has not been taken yet; a lane holds one value a step.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, step: u64, lane: u32, value: T) {
         if self.waiting == 0 {
             self.base = step;
@@ -49,8 +50,8 @@ impl<T: Copy + Default> Calendar<T> {
             self.make_room(step);
         }
         let (row, lane) = (self.row(step), lane as usize);
-        self.values[row * self.lanes + lane] = value;
-        let word = &mut self.taken[row * self.words + lane / 64];
+        self.values[(row << self.shift) | lane] = value;
+        let word = &mut self.taken[(row << self.word_shift) | (lane / 64)];
         debug_assert!(*word >> (lane % 64) & 1 == 0);
         *word |= 1 << (lane % 64);
         self.waiting += 1;
@@ -59,18 +60,17 @@ impl<T: Copy + Default> Calendar<T> {
     /// Hand out everything before `horizon` in order: step, lane, value.
     #[inline]
     pub fn take(&mut self, horizon: u64, mut each: impl FnMut(u64, u32, T)) {
+        let (shift, word_shift) = (self.shift, self.word_shift);
         while self.waiting > 0 && self.base < horizon {
             let row = self.row(self.base);
-            let values = &self.values[row * self.lanes..(row + 1) * self.lanes];
-            for (w, word) in self.taken[row * self.words..(row + 1) * self.words]
-                .iter_mut()
-                .enumerate()
-            {
+            let values = &self.values[row << shift..(row + 1) << shift];
+            let words = &mut self.taken[row << word_shift..(row + 1) << word_shift];
+            for (w, word) in words.iter_mut().enumerate() {
                 let mut bits = std::mem::take(word);
-                self.waiting -= bits.count_ones() as usize;
                 while bits != 0 {
-                    let lane = w * 64 + bits.trailing_zeros() as usize;
+                    let lane = (w << 6) | bits.trailing_zeros() as usize;
                     bits &= bits - 1;
+                    self.waiting -= 1;
                     each(self.base, lane as u32, values[lane]);
                 }
             }
@@ -83,11 +83,11 @@ impl<T: Copy + Default> Calendar<T> {
         let turn = if self.waiting == 0 { 0 } else { self.rows };
         (self.base..self.base + turn).flat_map(move |step| {
             let row = self.row(step);
-            (0..self.lanes)
+            (0..1usize << self.shift)
                 .filter(move |lane| {
-                    self.taken[row * self.words + lane / 64] >> (lane % 64) & 1 == 1
+                    self.taken[(row << self.word_shift) | (lane / 64)] >> (lane % 64) & 1 == 1
                 })
-                .map(move |lane| (step, lane as u32, &self.values[row * self.lanes + lane]))
+                .map(move |lane| (step, lane as u32, &self.values[(row << self.shift) | lane]))
         })
     }
 
@@ -96,7 +96,7 @@ impl<T: Copy + Default> Calendar<T> {
     fn make_room(&mut self, step: u64) {
         let holds = |d: &u64| {
             let row = self.row(self.base + d);
-            self.taken[row * self.words..(row + 1) * self.words]
+            self.taken[row << self.word_shift..(row + 1) << self.word_shift]
                 .iter()
                 .any(|&w| w != 0)
         };
@@ -104,16 +104,17 @@ impl<T: Copy + Default> Calendar<T> {
         let base = self.base.min(step);
         let needed = (self.base + furthest).max(step) - base + 1;
         if needed > self.rows {
+            let (shift, word_shift) = (self.shift, self.word_shift);
             let rows = needed.next_power_of_two();
-            let mut values = vec![T::default(); rows as usize * self.lanes];
-            let mut taken = vec![0; rows as usize * self.words];
+            let mut values = vec![T::default(); (rows as usize) << shift];
+            let mut taken = vec![0; (rows as usize) << word_shift];
             for d in 0..self.rows {
                 let from = self.row(self.base + d);
                 let to = ((self.base + d) & (rows - 1)) as usize;
-                values[to * self.lanes..(to + 1) * self.lanes]
-                    .copy_from_slice(&self.values[from * self.lanes..(from + 1) * self.lanes]);
-                taken[to * self.words..(to + 1) * self.words]
-                    .copy_from_slice(&self.taken[from * self.words..(from + 1) * self.words]);
+                values[to << shift..(to + 1) << shift]
+                    .copy_from_slice(&self.values[from << shift..(from + 1) << shift]);
+                taken[to << word_shift..(to + 1) << word_shift]
+                    .copy_from_slice(&self.taken[from << word_shift..(from + 1) << word_shift]);
             }
             self.values = values;
             self.taken = taken;

@@ -231,25 +231,25 @@ impl Channels {
             requests.each(|step, packet| cached.accept(channel, step, packet));
             return;
         }
-        let (front_free, stats) = (&mut front_free[channel], &mut stats[channel]);
+        // Copies, so that they stay in registers.
+        let mut free = front_free[channel];
+        let (mut writes, mut all) = (0u64, 0u64);
         // The steps in which a request reaches the front queue, leaves it, and is offered to DRAM.
         let mut pass = |step: u64, write: bool| {
             let reached = time.noc_to_core.after(step + 1);
-            let front = reached.max(*front_free);
-            *front_free = front + 1;
-            if write {
-                stats.writes += 1;
-            } else {
-                stats.reads += 1;
-            }
+            let front = reached.max(free);
+            free = front + 1;
+            writes += u64::from(write);
+            all += 1;
             (reached, front, time.core_to_dram.at_or_after(front))
         };
         match model {
             Model::Simple { dram, channels } => {
-                let (state, reply_free) = (&mut channels[channel], &mut reply_free[channel]);
+                let mut state = channels[channel];
+                let mut push = reply_free[channel];
                 requests.each(|step, packet| {
                     let (reached, front, at) = pass(step, packet.write);
-                    let (admitted, returned) = dram.admit(state, at);
+                    let (admitted, returned) = dram.admit(&mut state, at);
                     let noc = step - packet.pushed;
                     let queued = (front - reached) + (admitted - at);
                     let service = returned - admitted;
@@ -260,10 +260,12 @@ impl Channels {
                     } else {
                         Cause::Noc
                     };
-                    let push = time.dram_to_noc.at_or_after(returned).max(*reply_free);
-                    *reply_free = push + 1;
+                    push = time.dram_to_noc.at_or_after(returned).max(push);
                     reply((channel, push, packet, cause));
+                    push += 1;
                 });
+                channels[channel] = state;
+                reply_free[channel] = push;
             }
             Model::Banked(b) => {
                 let Banked {
@@ -273,12 +275,12 @@ impl Channels {
                     tx_bytes,
                     ..
                 } = &mut **b;
-                let (dram, free) = (&mut channels[channel], &mut fed[channel]);
+                let dram = &mut channels[channel];
+                let mut feed = fed[channel];
                 requests.each(|step, packet| {
                     let (_, _, at) = pass(step, packet.write);
                     // The controller is offered it in the tick after it was handed over, one a tick.
-                    let fed = at.max(*free);
-                    *free = fed + 1;
+                    feed = at.max(feed) + 1;
                     // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
                     // verdict, since all that is asked later is whether it outweighs DRAM's.
                     let noc = (step - packet.pushed).min(255) as u8;
@@ -287,11 +289,15 @@ impl Channels {
                         pushed: at,
                         ..packet
                     });
-                    dram.push(fed + 1, packet.line * *tx_bytes, packet.write, tag);
+                    dram.push(feed, packet.line * *tx_bytes, packet.write, tag);
                 });
+                fed[channel] = feed;
             }
             Model::Cached(_) => {}
         }
+        front_free[channel] = free;
+        stats[channel].writes += writes;
+        stats[channel].reads += all - writes;
     }
 
     /// Work the channels as far as is known.
@@ -336,6 +342,7 @@ impl Channels {
                 continue;
             }
             dram.advance(spec, ticks, done);
+            let mut push = *reply_free;
             for &dram::Done { tick, tag, cause } in done.iter() {
                 let packet = packets.remove(tag);
                 let at = tick.max(*returned);
@@ -352,10 +359,11 @@ impl Channels {
                         dram::WaitCause::Refresh => Cause::DramRefresh,
                     }
                 };
-                let push = time.dram_to_noc.at_or_after(at).max(*reply_free);
-                *reply_free = push + 1;
+                push = time.dram_to_noc.at_or_after(at).max(push);
                 reply((channel, push, packet, cause));
+                push += 1;
             }
+            *reply_free = push;
             done.clear();
         }
     }

@@ -55,7 +55,7 @@ enum Replies {
 #[derive(Clone, Copy, Debug, Default)]
 struct Back {
     /// Core's port, counted over all cores.
-    port: u32,
+    port: u16,
     transfer: u32,
     cause: u8,
 }
@@ -284,7 +284,7 @@ fn next_leave(ports: &[Arbiter], served: u64, pushed: u64) -> u64 {
 
 impl Replies {
     /// A channel hands over a reply.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, reply: Reply, latency: u64, flights: &mut Flights) {
         let (channel, push, packet, cause) = reply;
         match self {
@@ -292,7 +292,7 @@ impl Replies {
                 let free = &mut free[packet.reply_to as usize];
                 let leave = if push < *free { *free } else { push + latency };
                 *free = leave + 1;
-                flights.deliver(leave + 1, packet.reply_to, packet.transfer, cause);
+                flights.deliver(leave + 1, packet.reply_to.into(), packet.transfer, cause);
             }
             Replies::Shared { coming, .. } => {
                 let reply = Back {
@@ -332,7 +332,7 @@ impl Replies {
         coming.take(horizon, |step, channel, reply| {
             ports[reply.port as usize].push(Packet {
                 pushed: step,
-                source: channel,
+                source: channel as u16,
                 transfer: reply.transfer,
                 cause: reply.cause,
                 ..Packet::default()
@@ -414,7 +414,7 @@ impl Flit {
                     false => (PacketKind::ReadRequest, self.control_flits),
                 };
                 let tag = self.packets.insert((packet, Cause::Noc));
-                let ends = (packet.source, first_channel + channel);
+                let ends = (packet.source.into(), first_channel + channel);
                 self.net
                     .push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
             } else {
@@ -426,7 +426,7 @@ impl Flit {
                     false => (PacketKind::ReadReply, self.data_flits),
                 };
                 let tag = self.packets.insert((packet, cause));
-                let ends = (first_channel + reply.1 as u32, packet.reply_to);
+                let ends = (first_channel + reply.1 as u32, packet.reply_to.into());
                 self.net
                     .push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
             }

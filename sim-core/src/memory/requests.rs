@@ -328,10 +328,10 @@ impl Requests {
                                 line: group.inner,
                                 pushed: step,
                                 transfer: sending.transfer,
-                                source: first_port + port as u32,
-                                reply_to: first_port + reply,
+                                source: (first_port + port as u32) as u16,
+                                reply_to: (first_port + reply) as u16,
                                 write: sending.write,
-                                cause: 0,
+                                ..Packet::default()
                             };
                             noc.push(channel, packet);
                             port += 1;
