@@ -59,7 +59,7 @@ const EMPTY: Queue = Queue {
 };
 
 /// A set of sources: those below 64 in a word of its own, which is all that most ports need.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Sources {
     low: u64,
     /// The others, and how many they are.
@@ -78,7 +78,7 @@ impl Sources {
 
     #[inline(always)]
     fn is_empty(&self) -> bool {
-        self.low == 0 && self.count == 0
+        self.low == 0 && (self.high.is_empty() || self.count == 0)
     }
 
     #[inline(always)]
@@ -104,7 +104,7 @@ impl Sources {
     /// The first at or after `pointer`, wrapping. There is at least one.
     #[inline(always)]
     fn first_from(&self, pointer: u32) -> u32 {
-        if self.count != 0 || pointer >= 64 {
+        if !self.high.is_empty() {
             return self.first_of_many(pointer);
         }
         let after = self.low & u64::MAX.wrapping_shl(pointer);
@@ -162,7 +162,6 @@ pub struct Arbiter {
     queues: Vec<Queue>,
     packets: Vec<Packet>,
     free: u32,
-    waiting: u32,
     /// Pushed and not yet put into their source's queue, in order of step.
     pushed: Queue,
     /// Sources whose head becomes due later, in order of becoming due: a ring, each source at most
@@ -194,7 +193,6 @@ impl Arbiter {
             queues: vec![EMPTY; sources as usize],
             packets: Vec::new(),
             free: NONE,
-            waiting: 0,
             pushed: EMPTY,
             coming: vec![0; (sources as usize).next_power_of_two()],
             clock: Clock {
@@ -212,7 +210,9 @@ impl Arbiter {
     /// Whether packets are waiting.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.waiting == 0
+        self.pushed.head == NONE
+            && self.clock.coming == self.clock.coming_end
+            && self.due.is_empty()
     }
 
     /// A packet is pushed in step `packet.pushed`; pushes come in non-decreasing steps, none before
@@ -238,7 +238,6 @@ impl Arbiter {
             self.packets[self.pushed.tail as usize].next = index;
         }
         self.pushed.tail = index;
-        self.waiting += 1;
     }
 
     /// Serve every step before `horizon`; `leave` is handed what leaves, and when.
@@ -248,15 +247,14 @@ impl Arbiter {
             queues,
             packets,
             coming,
-            due,
             latency,
             ..
         } = self;
+        let mut due = std::mem::take(&mut self.due);
         let (packets, coming) = (&mut packets[..], &mut coming[..]);
         let mask = coming.len() - 1;
         // Copies, so that they stay in registers.
         let (mut clock, mut pushed, mut free) = (self.clock, self.pushed.head, self.free);
-        let mut left = 0u32;
         loop {
             // Departures up to the next push,
             let mut limit = horizon;
@@ -292,7 +290,6 @@ impl Arbiter {
                 if packet.next == NONE {
                     due.remove(source);
                 }
-                left = left.wrapping_add(1);
                 clock.free_at = step + 1;
                 clock.pointer = source.wrapping_add(1);
                 if clock.pointer as usize == queues.len() {
@@ -322,17 +319,17 @@ impl Arbiter {
             }
             queue.tail = index;
         }
+        self.due = due;
         self.clock = clock;
         self.pushed.head = pushed;
         self.free = free;
-        self.waiting -= left;
     }
 
     /// Everything before step `served` is served: the first step in which a waiting packet leaves;
     /// `u64::MAX` if none waits.
     #[inline]
     pub fn next_leave(&self, served: u64) -> u64 {
-        if self.waiting == 0 {
+        if self.is_idle() {
             return u64::MAX;
         }
         let free = self.clock.free_at.max(served);
@@ -346,10 +343,11 @@ impl Arbiter {
     /// Append the state to `out`, steps relative to `now`; `transfer` names a transfer. All pushes
     /// must have been served.
     pub fn canonical(&self, now: u64, out: &mut Vec<u64>, transfer: &impl Fn(u32) -> u64) {
-        out.push(u64::from(self.waiting));
+        let count = out.len();
+        out.push(0);
         out.push(u64::from(self.clock.pointer));
         out.push(self.clock.free_at.saturating_sub(now));
-        if self.waiting == 0 {
+        if self.is_idle() {
             return;
         }
         for (source, queue) in self.queues.iter().enumerate() {
@@ -361,6 +359,7 @@ impl Arbiter {
                 out.push(now.wrapping_sub(packet.pushed));
                 out.push(u64::from(packet.write) << 8 | u64::from(packet.cause));
                 at = packet.next;
+                out[count] += 1;
             }
         }
         let mut at = self.clock.coming;

@@ -78,6 +78,27 @@ impl Known {
 /// A reply on its way back: channel, NoC step of the push, request, cause.
 pub type Reply = (usize, u64, Packet, Cause);
 
+/// A channel's front queue.
+struct Front {
+    /// First core step it is free in.
+    free: u64,
+    stats: ChannelStats,
+}
+
+impl Front {
+    /// A request leaves its port in NoC step `step`: the core steps in which it reaches the queue
+    /// and passes it, and the DRAM step in which it reaches the controller.
+    #[inline(always)]
+    fn pass(&mut self, time: &Timeline, step: u64, write: bool) -> (u64, u64, u64) {
+        let reached = time.noc_to_core.after(step + 1);
+        let passed = reached.max(self.free);
+        self.free = passed + 1;
+        self.stats.writes += u64::from(write);
+        self.stats.reads += u64::from(!write);
+        (reached, passed, time.core_to_dram.at_or_after(passed))
+    }
+}
+
 impl Channels {
     /// The channels of a machine.
     pub fn new(machine: &Machine) -> Channels {
@@ -218,7 +239,7 @@ impl Channels {
     }
 
     /// Requests leave the port of `channel`; replies that are known at once go to `reply`.
-    #[inline]
+    #[inline(never)]
     pub fn accept(&mut self, channel: usize, requests: impl Leaving, mut reply: impl FnMut(Reply)) {
         let Channels {
             time,
@@ -232,26 +253,19 @@ impl Channels {
             return;
         }
         // Copies, so that they stay in registers.
-        let mut free = front_free[channel];
-        let (mut writes, mut all) = (0u64, 0u64);
-        // The steps in which a request reaches the front queue, leaves it, and is offered to DRAM.
-        let mut pass = |step: u64, write: bool| {
-            let reached = time.noc_to_core.after(step + 1);
-            let front = reached.max(free);
-            free = front + 1;
-            writes += u64::from(write);
-            all += 1;
-            (reached, front, time.core_to_dram.at_or_after(front))
+        let mut front = Front {
+            free: front_free[channel],
+            stats: stats[channel].clone(),
         };
         match model {
             Model::Simple { dram, channels } => {
                 let mut state = channels[channel];
                 let mut push = reply_free[channel];
                 requests.each(|step, packet| {
-                    let (reached, front, at) = pass(step, packet.write);
+                    let (reached, passed, at) = front.pass(time, step, packet.write);
                     let (admitted, returned) = dram.admit(&mut state, at);
                     let noc = step - packet.pushed;
-                    let queued = (front - reached) + (admitted - at);
+                    let queued = (passed - reached) + (admitted - at);
                     let service = returned - admitted;
                     let cause = if queued >= service && queued >= noc {
                         Cause::DramQueue
@@ -278,7 +292,7 @@ impl Channels {
                 let dram = &mut channels[channel];
                 let mut feed = fed[channel];
                 requests.each(|step, packet| {
-                    let (_, _, at) = pass(step, packet.write);
+                    let (_, _, at) = front.pass(time, step, packet.write);
                     // The controller is offered it in the tick after it was handed over, one a tick.
                     feed = at.max(feed) + 1;
                     // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
@@ -295,9 +309,8 @@ impl Channels {
             }
             Model::Cached(_) => {}
         }
-        front_free[channel] = free;
-        stats[channel].writes += writes;
-        stats[channel].reads += all - writes;
+        front_free[channel] = front.free;
+        stats[channel] = front.stats;
     }
 
     /// Work the channels as far as is known.

@@ -325,6 +325,7 @@ impl Replies {
     }
 
     /// Serve shared ports before `horizon`, every reply pushed before it being known.
+    #[inline(never)]
     fn serve(&mut self, horizon: u64, flights: &mut Flights) {
         let Replies::Shared { ports, coming } = self else {
             return;
