@@ -16,6 +16,9 @@ use crate::clock::Timeline;
 use crate::dram::DramStats;
 use crate::machine::Machine;
 
+/// Core steps worked at once.
+const PIECE: u64 = 256;
+
 /// A transfer being sent by a core's DMA.
 #[derive(Debug, Default)]
 struct Sending {
@@ -82,6 +85,8 @@ pub struct Requests {
     injectors: Vec<Injector>,
     numa: Option<Numa>,
     noc: Noc,
+    /// Core steps before this one are worked.
+    worked: u64,
     /// NoC steps before this one are injected.
     noc_step: u64,
     /// No reply that is not yet known is delivered before this NoC step, whatever is pushed from
@@ -106,6 +111,7 @@ impl Requests {
             injectors: (0..cores).map(|_| Injector::default()).collect(),
             numa: Numa::of(machine),
             noc: Noc::new(machine, Flights::new(cores, time.noc_to_core)),
+            worked: 0,
             noc_step: 0,
             unknown: 0,
             safe: 0,
@@ -146,11 +152,14 @@ impl Requests {
         injector.queue.push_back(sending);
         if first {
             // Nothing is under way, so it meets an idle system.
+            self.worked = self.worked.max(step);
             let push = self.time.core_to_noc.at_or_after(step);
             self.unknown = self.unknown.max(self.noc.earliest_delivery(push));
             self.safe = u64::MAX;
         }
-        self.safe = self.safe.min(self.all_missing(lines));
+        // It passes the front queue in a later core step than the one it is sent in, and its reply
+        // is seen in a later one still.
+        self.safe = self.safe.min(self.all_missing(lines).max(step + 2));
         Ok(lines)
     }
 
@@ -270,9 +279,14 @@ impl Requests {
     /// No transfer starts before core step `core_step` that has not been handed over: work
     /// everything up to there.
     pub fn advance(&mut self, core_step: u64) {
-        let horizon = self.time.core_to_noc.at_or_after(core_step);
-        self.inject(horizon);
-        self.unknown = self.noc.advance(horizon, core_step);
+        // In pieces: what a piece injects is under way while it is worked, and should stay in the
+        // processor's caches.
+        while self.worked < core_step {
+            self.worked = core_step.min(self.worked.saturating_add(PIECE));
+            let horizon = self.time.core_to_noc.at_or_after(self.worked);
+            self.inject(horizon);
+            self.unknown = self.noc.advance(horizon, self.worked);
+        }
         let lanes = u64::from(self.ports.min(self.channels));
         self.safe = self.all_missing(self.noc.flights.fewest_missing(lanes));
     }
