@@ -47,9 +47,9 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ("zero_cost_tiles", "64", "256", BANKED_C2),
     ("row_conflict", "16", "64", BANKED),
     ("large_grid", "1024", "4096", L2),
-    ("gemm_256", "2x4", "4x8", L2),
+    ("gemm_256", "4x4", "8x8", L2),
     ("large_grid", "256", "1024", FLIT),
-    ("gemm_256", "1x2", "2x4", FLIT),
+    ("gemm_256", "2x4", "4x8", FLIT),
 ];
 
 #[test]
@@ -115,11 +115,11 @@ fn a_hundred_times_the_grid_takes_the_same_memory_where_every_item_is_run() {
 
 #[test]
 fn ten_thousand_launches_leave_nothing_behind() {
-    for machine in [SIMPLE, BANKED] {
-        let loaded = load("chain_reduce", "1", machine);
+    for (machine, launches) in [(SIMPLE, 10_000), (BANKED, 1000)] {
+        let loaded = load("large_grid", "2", machine);
         loaded.run();
         let all = measure(|| {
-            for _ in 0..10_000 {
+            for _ in 0..launches {
                 loaded.run();
             }
         });

@@ -43,9 +43,6 @@ impl<T: Copy + Default> Calendar<T> {
     /// Put `value` into `step`, which has not been taken yet; a lane holds one value a step.
     #[inline(always)]
     pub fn put(&mut self, step: u64, lane: u32, value: T) {
-        if self.waiting == 0 {
-            self.base = step;
-        }
         if step < self.base || step - self.base >= self.rows {
             self.make_room(step);
         }
@@ -76,6 +73,10 @@ impl<T: Copy + Default> Calendar<T> {
             }
             self.base += 1;
         }
+        if self.waiting == 0 {
+            // What comes next comes no earlier.
+            self.base = self.base.max(horizon);
+        }
     }
 
     /// Everything that waits, in order: step, lane, value.
@@ -94,6 +95,11 @@ impl<T: Copy + Default> Calendar<T> {
     /// Make `step` one of the rows.
     #[cold]
     fn make_room(&mut self, step: u64) {
+        if self.waiting == 0 {
+            // Other lanes may follow with somewhat earlier steps.
+            self.base = step.saturating_sub(self.rows / 4);
+            return;
+        }
         let holds = |d: &u64| {
             let row = self.row(self.base + d);
             self.taken[row << self.word_shift..(row + 1) << self.word_shift]
