@@ -70,6 +70,7 @@ impl Numa {
 struct Injector {
     // Boxed: they are large, and move from end to end.
     queue: VecDeque<Box<Sending>>,
+    #[allow(clippy::vec_box)]
     spare: Vec<Box<Sending>>,
 }
 
