@@ -296,6 +296,16 @@ fn report(report: &Report) -> v1::Report {
             channels: report.dram.channels.iter().map(channel).collect(),
             controllers: report.dram.controllers.iter().map(counters).collect(),
             l2: report.dram.l2.iter().map(counters).collect(),
+            numa: report
+                .dram
+                .numa
+                .iter()
+                .map(|n| v1::NumaReport {
+                    core: n.core,
+                    local: n.local,
+                    remote: n.remote,
+                })
+                .collect(),
         }),
         out_of_bounds_transfers: report.out_of_bounds_transfers,
         energy: report.energy.as_ref().map(counters),

@@ -159,6 +159,7 @@ pub fn simulate(
     let controllers = run.memory.dram_stats(total);
     let channels = run.memory.stats().to_vec();
     let l2 = run.memory.l2_stats();
+    let numa = run.memory.numa_stats();
     let out_of_bounds = run.dispatcher.out_of_bounds();
     let cores: Vec<CoreStats> = run
         .cores
@@ -173,7 +174,7 @@ pub fn simulate(
             message: e.message,
             path: format!("units.{}", e.path),
         })?;
-    let dram = report::dram(machine, &channels, controllers, l2);
+    let dram = report::dram(machine, &channels, controllers, l2, numa);
     notes.extend(crate::energy::uncounted(machine, &dram));
     Ok(Report {
         cycles: total,
