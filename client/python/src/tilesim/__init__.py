@@ -1,0 +1,1 @@
+"""Client of tilesim, the cycle-level simulator for tile kernels."""

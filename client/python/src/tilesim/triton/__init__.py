@@ -1,0 +1,1 @@
+"""Triton: pruning the configurations of an autotuner by simulated cycles."""
