@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from ..errors import AllConfigsFailed, InvalidInput, Problem, TilesimError
-from ..launches import Candidate, Launch, MachineLike
-from ..results import Outcome, Ranking
+from .._tuning import Found, candidate, problem
+from ..errors import AllConfigsFailed, InvalidInput
+from ..launches import Candidate, MachineLike
+from ..results import Ranking
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -28,7 +29,7 @@ class Config(Protocol):
 class TraceFor(Protocol):
     """What a configuration is to the simulator."""
 
-    def __call__(self, config: Any, named_args: dict[str, Any], **kwargs: Any) -> Launch | Candidate | Problem:
+    def __call__(self, config: Any, named_args: dict[str, Any], **kwargs: Any) -> Found:
         """`named_args` are the kernel's positional arguments by name; `kwargs` are those given by name, `grid` as the
         tuple it is for this configuration, and the values of heuristics."""
         ...
@@ -83,21 +84,15 @@ class Prune:
         kept = [configs[place.index] for place in ranking.ranked[: self._keep]]
         if not kept:
             if self._all_failed == "raise":
-                raise AllConfigsFailed({f"{o.index}: {o.key}": _problem(o) for o in ranking.outcomes})
+                raise AllConfigsFailed({f"{o.index}: {o.key}": problem(o) for o in ranking.outcomes})
             return list(configs)
         return kept
 
     def _candidate(self, config: Config, named_args: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Candidate:
-        key = str(config)
-        try:
-            found = self._trace_for(config, dict(named_args), **self._arguments(config, named_args, kwargs))
-        except Exception as error:  # Whatever a caller's function raises concerns this configuration alone.
-            found = problem_of(error)
-        if isinstance(found, Problem):
-            return Candidate(key=key, failure=found)
-        if isinstance(found, Candidate):
-            return Candidate(found.launches, found.key or key, found.failure)
-        return Candidate(found, key)
+        def find() -> Found:
+            return self._trace_for(config, dict(named_args), **self._arguments(config, named_args, kwargs))
+
+        return candidate(str(config), find)
 
     def _arguments(self, config: Config, named_args: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments given by name, with the heuristics' values and the grid of this configuration."""
@@ -111,16 +106,3 @@ class Prune:
         if grid is not None:
             arguments["grid"] = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
         return arguments
-
-
-def problem_of(error: Exception) -> Problem:
-    """An exception of a caller's function as the problem of the one candidate it concerns."""
-    if isinstance(error, TilesimError):
-        return error.problem
-    return Problem(f"client.{type(error).__name__}", "trace_for", str(error) or type(error).__name__)
-
-
-def _problem(outcome: Outcome) -> Problem:
-    if outcome.problem is not None:
-        return outcome.problem
-    return Problem(f"client.{outcome.status.value.lower()}", "", "it has no score")
