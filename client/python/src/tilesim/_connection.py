@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _daemon
 from ._operations import Operations, rank_part
-from .errors import DeadlineExceeded, ForkedClient, Internal, InvalidInput, Unavailable
+from .errors import DeadlineExceeded, ForkedClient, Internal, InvalidInput, TilesimError, Unavailable
 from .launches import MachineLike
 from .results import Outcome, Ranking
 from .v1 import machines_pb2_grpc, server_pb2_grpc, simulation_pb2_grpc, traces_pb2_grpc
@@ -61,8 +61,10 @@ class Settings:
             )
         return (rest if separator else self._named), options
 
-    def unreachable(self) -> Unavailable:
-        """Nobody answers."""
+    def not_connected(self, error: TilesimError) -> TilesimError:
+        """What it means that the first call failed."""
+        if not isinstance(error, DeadlineExceeded):
+            return error
         return Unavailable(
             f"no server answers at {self._named or 'the address of the local daemon'} within {CONNECT_SECONDS:.0f} s",
             code="client.unreachable",

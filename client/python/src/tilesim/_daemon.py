@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing.util
 import os
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ def address() -> str:
             if _daemon is not None:
                 _daemon.stop()
             _daemon = _Daemon(find())
+            # Children of multiprocessing end without what atexit knows.
+            multiprocessing.util.Finalize(None, stop, exitpriority=0)
         return _daemon.address
 
 

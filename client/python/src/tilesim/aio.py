@@ -25,7 +25,7 @@ from .results import (
     StoredObject,
     TraceInfo,
 )
-from .v1 import simulation_pb2, traces_pb2
+from .v1 import server_pb2, simulation_pb2, traces_pb2
 
 T = TypeVar("T")
 
@@ -321,11 +321,15 @@ class Client:
                 # A daemon takes a moment to start.
                 target, options = await asyncio.to_thread(self._settings.target)
                 channel = grpc.aio.insecure_channel(target, options=options)
+                services = stubs(channel)
                 try:
-                    await asyncio.wait_for(channel.channel_ready(), deadline.at_most(CONNECT_SECONDS))
-                except asyncio.TimeoutError:
+                    # The first call waits for the connection.
+                    await services["Server"].Info(
+                        server_pb2.ServerInfoRequest(), timeout=deadline.at_most(CONNECT_SECONDS), wait_for_ready=True
+                    )
+                except grpc.RpcError as error:
                     await channel.close(None)
                     deadline.left()
-                    raise self._settings.unreachable() from None
-                self._channel, self._stubs = channel, stubs(channel)
+                    raise self._settings.not_connected(from_rpc(error)) from None
+                self._channel, self._stubs = channel, services
             return self._stubs

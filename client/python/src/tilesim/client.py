@@ -26,7 +26,7 @@ from .results import (
     StoredObject,
     TraceInfo,
 )
-from .v1 import simulation_pb2, traces_pb2
+from .v1 import server_pb2, simulation_pb2, traces_pb2
 
 if TYPE_CHECKING:
     from .triton.prune import AllFailed, Heuristics, Prune, TraceFor
@@ -340,11 +340,16 @@ class Client:
             if self._channel is None:
                 target, options = self._settings.target()
                 channel = grpc.insecure_channel(target, options=options)
+                services = stubs(channel)
                 try:
-                    grpc.channel_ready_future(channel).result(deadline.at_most(CONNECT_SECONDS))
-                except grpc.FutureTimeoutError:
+                    # The first call waits for the connection. gRPC's own watch would leave a thread behind that makes
+                    # a fork right afterwards unsafe.
+                    services["Server"].Info(
+                        server_pb2.ServerInfoRequest(), timeout=deadline.at_most(CONNECT_SECONDS), wait_for_ready=True
+                    )
+                except grpc.RpcError as error:
                     channel.close()
                     deadline.left()
-                    raise self._settings.unreachable() from None
-                self._channel, self._stubs = channel, stubs(channel)
+                    raise self._settings.not_connected(from_rpc(error)) from None
+                self._channel, self._stubs = channel, services
             return self._stubs
