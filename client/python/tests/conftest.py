@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 import tilesim
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -19,7 +20,7 @@ def daemon() -> str:
     for name in [n for n in os.environ if n.startswith("TILESIM_") and n != "TILESIM_DAEMON"]:
         del os.environ[name]
     if "TILESIM_DAEMON" not in os.environ:
-        build = ["cargo", "build", "--locked", "-p", "tilesim-server", "--bin", "tilesimd"]
+        build = ["cargo", "build", "--locked", "-p", "tilesim-server", "-p", "tilesim-client", "--bins"]
         subprocess.run(build, cwd=REPOSITORY, check=True)
         target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
         os.environ["TILESIM_DAEMON"] = str(target / "debug" / "tilesimd")

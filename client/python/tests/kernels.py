@@ -28,10 +28,13 @@ def copy_launch(block: int, n: int = 4096, cycles: int = 16) -> tilesim.Launch:
 
 
 def endless() -> tilesim.Launch:
-    """A launch that takes far longer than any test waits."""
+    """A launch that takes far longer than any test waits: no two work-items in a row are alike."""
     b = tilesim.TraceBuilder("endless", axes=1)
-    n = b.param("N")
+    x = b.tensor("x", 8, "in", [1 << 24])
     work = b.tile("work", "vector", 3)
-    with b.loop(n):
+    (p,) = b.pids
+    mixed = b.let("mixed", (p * p ^ p >> 5) * 40503 & 0xFFFF)
+    with b.loop(mixed & 15):
         b.compute(work)
-    return tilesim.Launch(b.build(), grid=[1], params={"N": 1 << 24})
+    b.load(x, mixed * 64)
+    return tilesim.Launch(b.build(), grid=[1 << 28])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 import tilesim
 from tilesim import Expr, TraceBuilder, call, ceil_div, logical_and, logical_not, logical_or, maximum, minimum, select
 
