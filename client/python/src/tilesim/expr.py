@@ -56,82 +56,82 @@ class Expr:
         return self._text if self._binding >= binding else f"({self._text})"
 
     def __add__(self, other: IntLike) -> Expr:
-        return _infix("+", self, other)
+        return infix("+", self, other)
 
     def __radd__(self, other: IntLike) -> Expr:
-        return _infix("+", other, self)
+        return infix("+", other, self)
 
     def __sub__(self, other: IntLike) -> Expr:
-        return _infix("-", self, other)
+        return infix("-", self, other)
 
     def __rsub__(self, other: IntLike) -> Expr:
-        return _infix("-", other, self)
+        return infix("-", other, self)
 
     def __mul__(self, other: IntLike) -> Expr:
-        return _infix("*", self, other)
+        return infix("*", self, other)
 
     def __rmul__(self, other: IntLike) -> Expr:
-        return _infix("*", other, self)
+        return infix("*", other, self)
 
     def __floordiv__(self, other: IntLike) -> Expr:
-        return _infix("/", self, other)
+        return infix("/", self, other)
 
     def __rfloordiv__(self, other: IntLike) -> Expr:
-        return _infix("/", other, self)
+        return infix("/", other, self)
 
     def __mod__(self, other: IntLike) -> Expr:
-        return _infix("%", self, other)
+        return infix("%", self, other)
 
     def __rmod__(self, other: IntLike) -> Expr:
-        return _infix("%", other, self)
+        return infix("%", other, self)
 
     def __lshift__(self, other: IntLike) -> Expr:
-        return _infix("<<", self, other)
+        return infix("<<", self, other)
 
     def __rlshift__(self, other: IntLike) -> Expr:
-        return _infix("<<", other, self)
+        return infix("<<", other, self)
 
     def __rshift__(self, other: IntLike) -> Expr:
-        return _infix(">>", self, other)
+        return infix(">>", self, other)
 
     def __rrshift__(self, other: IntLike) -> Expr:
-        return _infix(">>", other, self)
+        return infix(">>", other, self)
 
     def __and__(self, other: IntLike) -> Expr:
-        return _infix("&", self, other)
+        return infix("&", self, other)
 
     def __rand__(self, other: IntLike) -> Expr:
-        return _infix("&", other, self)
+        return infix("&", other, self)
 
     def __or__(self, other: IntLike) -> Expr:
-        return _infix("|", self, other)
+        return infix("|", self, other)
 
     def __ror__(self, other: IntLike) -> Expr:
-        return _infix("|", other, self)
+        return infix("|", other, self)
 
     def __xor__(self, other: IntLike) -> Expr:
-        return _infix("^", self, other)
+        return infix("^", self, other)
 
     def __rxor__(self, other: IntLike) -> Expr:
-        return _infix("^", other, self)
+        return infix("^", other, self)
 
     def __lt__(self, other: IntLike) -> Expr:
-        return _infix("<", self, other)
+        return infix("<", self, other)
 
     def __le__(self, other: IntLike) -> Expr:
-        return _infix("<=", self, other)
+        return infix("<=", self, other)
 
     def __gt__(self, other: IntLike) -> Expr:
-        return _infix(">", self, other)
+        return infix(">", self, other)
 
     def __ge__(self, other: IntLike) -> Expr:
-        return _infix(">=", self, other)
+        return infix(">=", self, other)
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        return _infix("==", self, _operand(other))
+        return infix("==", self, _operand(other))
 
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
-        return _infix("!=", self, _operand(other))
+        return infix("!=", self, _operand(other))
 
     def __neg__(self) -> Expr:
         return _prefix("-", self)
@@ -184,7 +184,8 @@ def _integer(value: object) -> int:
     return operator.index(value)
 
 
-def _infix(sign: str, left: IntLike, right: IntLike) -> Expr:
+def infix(sign: str, left: IntLike, right: IntLike) -> Expr:
+    """Two operands with an infix operator of the trace language between them, for example `infix("&&", a, b)`."""
     a, b = expr(left), expr(right)
     binding = _BINARY[sign]
     # All operators group to the left.
@@ -235,12 +236,12 @@ def select(condition: IntLike, then: IntLike, otherwise: IntLike) -> Expr:
 
 def logical_and(a: IntLike, b: IntLike) -> Expr:
     """1 or 0; `b` is only evaluated when it matters."""
-    return _infix("&&", a, b)
+    return infix("&&", a, b)
 
 
 def logical_or(a: IntLike, b: IntLike) -> Expr:
     """1 or 0; `b` is only evaluated when it matters."""
-    return _infix("||", a, b)
+    return infix("||", a, b)
 
 
 def logical_not(a: IntLike) -> Expr:
