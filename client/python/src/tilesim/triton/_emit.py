@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .. import builder as b
-from ..expr import IntLike, ceil_div, expr
+from ..expr import IntLike, ceil_div, expr, logical_not
 from ._costs import Costs
 from ._expr import Expr, Path
 from ._fold import (
@@ -278,10 +278,11 @@ class _Writer:
             )
 
     def dims(self, piece: Piece) -> list[b.Dim]:
-        return [
-            (d.extent, self.lower(d.stride)) + (() if d.valid is None else (self.lower(d.valid),))
-            for d in piece.dims
-        ]
+        out: list[b.Dim] = []
+        for d in piece.dims:
+            stride = self.lower(d.stride)
+            out.append((d.extent, stride) if d.valid is None else (d.extent, stride, self.lower(d.valid)))
+        return out
 
     def branch(self, node: FoldedBranch) -> None:
         condition = self.lower(node.condition)
@@ -292,7 +293,7 @@ class _Writer:
                 with self.out.otherwise():
                     self.block(node.otherwise)
         elif node.otherwise.nodes:
-            with self.out.when(expr(condition) == 0):
+            with self.out.when(logical_not(condition)):
                 self.block(node.otherwise)
 
     def loop(self, node: FoldedLoop) -> None:
@@ -314,11 +315,11 @@ class _Writer:
         elements = sum(_product(tuple(d.extent for d in p.dims)) for n in loads for p in n.pieces)
         base, ahead = self.semaphores, len(sets) - 1
         self.semaphores += len(sets)
-        whole = isinstance(lo, int) and lo == 0 and isinstance(step, int) and step == 1
-        steps = self.out.let("steps", hi if whole else ceil_div(expr(hi) - lo, step))
+        span = hi if _is(lo, 0) else hi - lo if isinstance(hi, int) and isinstance(lo, int) else expr(hi) - lo
+        steps = self.out.let("steps", span if _is(step, 1) else ceil_div(span, step))
 
         def at(count: IntLike) -> IntLike:
-            return count if whole else expr(count) * step + lo
+            return _plus(_times(count, step), lo)
 
         def fill(stage: int, count: IntLike) -> None:
             self.names[node.path] = self.out.let("k", at(count))
@@ -331,10 +332,10 @@ class _Writer:
                 fill(i, i)
         with self.out.loop(0, steps, len(sets), name="round") as first:
             for i in range(len(sets)):
-                now: IntLike = first + i if i else first
+                now = _plus(first, i)
                 with self.out.when(expr(now) < steps) if i else nullcontext():
-                    with self.out.when(first + (i + ahead) < steps):
-                        fill((i + ahead) % len(sets), first + (i + ahead))
+                    with self.out.when(expr(_plus(first, i + ahead)) < steps):
+                        fill((i + ahead) % len(sets), _plus(first, i + ahead))
                     self.names[node.path] = self.out.let("k", at(now))
                     self.places |= sets[i].places
                     self.out.wait(base + i, elements)
@@ -376,6 +377,18 @@ def _expressions(block: FoldedBlock) -> Iterator[Expr]:
                 yield from _expressions(node.body)
             case FoldedBranch():
                 yield node.condition
+
+
+def _is(value: IntLike, number: int) -> bool:
+    return isinstance(value, int) and value == number
+
+
+def _plus(a: IntLike, b: IntLike) -> IntLike:
+    return b if _is(a, 0) else a if _is(b, 0) else a + b
+
+
+def _times(a: IntLike, b: IntLike) -> IntLike:
+    return a if _is(b, 1) else b if _is(a, 1) else 0 if _is(a, 0) or _is(b, 0) else a * b
 
 
 def _product(extents: tuple[int, ...]) -> int:

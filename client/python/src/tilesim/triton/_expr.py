@@ -95,12 +95,14 @@ class Expr:
         match self.op:
             case "const":
                 return self.value
-            case "pid":
-                return env.program[self.args[0]]  # type: ignore[index]
-            case "grid":
-                return env.grid[self.args[0]]  # type: ignore[index]
+            case "pid" | "grid":
+                axis = self.args[0]
+                assert isinstance(axis, int)
+                return (env.program if self.op == "pid" else env.grid)[axis]
             case "var":
-                return env.loops[self.args[0]]  # type: ignore[index]
+                path = self.args[0]
+                assert isinstance(path, tuple)
+                return env.loops[path]
             case "select":
                 c, a, b = self.children
                 return (a if c.eval(env) else b).eval(env)
@@ -151,6 +153,7 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
     "==": lambda a, b: int(a == b),
     "!=": lambda a, b: int(a != b),
 }
+
 
 def const(value: int) -> Expr:
     """A constant."""

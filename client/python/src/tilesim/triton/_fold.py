@@ -9,9 +9,12 @@ an expression cut off at 0 and at the block's extent.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -164,7 +167,8 @@ class _Layer:
 
     def irregular(self, line: int, why: str) -> Mismatch:
         return Mismatch(
-            f"line {line}: {why} in program {self.item.program} than elsewhere (iterations {list(self.loops.values())})",
+            f"line {line}: {why} in program {self.item.program} than elsewhere "
+            f"(iterations {list(self.loops.values())})",
             self.item.program,
             irregular=True,
         )
@@ -202,8 +206,7 @@ class _Layer:
                 folded.data_dependent |= node.data_dependent
                 self.link(folded, node)
             case FoldedWork(), Work():
-                a, b = folded.first, node
-                if (a.kind, a.shape, a.function, a.bits) != (b.kind, b.shape, b.function, b.bits):
+                if _work(folded.first) != _work(node):
                     raise self.irregular(node.line, "another product or reduction")
                 self.link(folded, node)
                 self.values(folded.adds_to, node.adds_to)
@@ -242,6 +245,10 @@ class _Layer:
             place.results[value.ordinal] = max(value.bytes, place.results.get(value.ordinal, 0))
             if (place, value.ordinal) not in into:
                 into.append((place, value.ordinal))
+
+
+def _work(node: Work) -> tuple[Any, ...]:
+    return node.kind, node.shape, node.function, node.bits
 
 
 # Numbers to expressions.
@@ -331,10 +338,8 @@ class _System:
         columns = range(x.shape[1])
         if yi.size:
             if len(np.unique(yi)) > 1:
-                try:
+                with contextlib.suppress(_NoFit):
                     yield self._affine(yi, xi)
-                except _NoFit:
-                    pass
             for i in columns:
                 for slope in slopes:
                     if bool((yi - slope * xi[:, i] == yi[0] - slope * xi[0, i]).all()):
@@ -346,12 +351,13 @@ class _System:
                         yield int(rest[0]), [(i, a), (j, b)]
             return
         # All or nothing: any threshold between will do.
-        for i in columns:
-            for slope in slopes:
-                all_in, none = slope * x[y == most, i], slope * x[y == 0, i]
-                if all_in.size and none.size and int(all_in.min()) > int(none.max()):
-                    if int(all_in.min()) - int(none.max()) >= most:
-                        yield most - int(all_in.min()), [(i, slope)]
+        singles = [[(i, a)] for i in columns for a in slopes]
+        pairs = [[*p, *q] for p, q in itertools.combinations(singles, 2) if p[0][0] != q[0][0]]
+        for terms in singles + pairs:
+            value = sum(c * x[:, i] for i, c in terms)
+            all_in, none = value[y == most], value[y == 0]
+            if all_in.size and none.size and int(all_in.min()) - int(none.max()) >= most:
+                yield most - int(all_in.min()), terms
 
 
 def _spread(x: Any, y: Any) -> Any:
@@ -364,9 +370,7 @@ def _spread(x: Any, y: Any) -> Any:
     return first[np.linspace(0, first.size - 1, SAMPLE).astype(np.int64)]
 
 
-def _solve(
-    x: Any, y: Any, sub: Any, target: Any, chosen: tuple[int, ...]
-) -> tuple[int, list[tuple[int, int]]] | None:
+def _solve(x: Any, y: Any, sub: Any, target: Any, chosen: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]] | None:
     columns = list(chosen)
     system = np.column_stack([sub[:, columns], np.ones(len(sub))])
     solution, _, rank, _ = np.linalg.lstsq(system, target, rcond=None)
@@ -389,7 +393,10 @@ def _weight(found: tuple[int, list[tuple[int, int]]]) -> tuple[int, bool]:
 
 
 def _rows(instances: Sequence[tuple[Env, Any]], programs: set[tuple[int, int, int]]) -> list[int]:
-    return [i for i, (env, _) in enumerate(instances) if env.program in programs]
+    rows = [i for i, (env, _) in enumerate(instances) if env.program in programs]
+    if not rows:
+        raise Mismatch("no program to make expressions from was here", instances[0][0].program)
+    return rows
 
 
 class _Fitter:
@@ -426,9 +433,7 @@ class _Fitter:
         self.check(const(most) if expr is None else expr, instances, y.tolist(), what)
         return expr
 
-    def check(
-        self, expr: Expr, instances: Sequence[tuple[Env, Any]], values: Sequence[int | None], what: str
-    ) -> None:
+    def check(self, expr: Expr, instances: Sequence[tuple[Env, Any]], values: Sequence[int | None], what: str) -> None:
         """Holds the expression against every instance, those it was not made from included."""
         for (env, _), value in zip(instances, values, strict=True):
             if value is None:
@@ -476,11 +481,9 @@ class _Fitter:
         dims = []
         for d, extent in enumerate(node.first.region.shape):
             valid = self.extent(
-                system, node.instances, lambda r, d=d: length(r, d), extent, what.format(f"mask, dimension {d},")
+                system, node.instances, partial(length, d=d), extent, what.format(f"mask, dimension {d},")
             )
-            by = self.number(
-                system, node.instances, lambda r, d=d: stride(r, d), what.format(f"stride of dimension {d}")
-            )
+            by = self.number(system, node.instances, partial(stride, d=d), what.format(f"stride of dimension {d}"))
             if extent > 1 or valid is not None:
                 dims.append(Dim(extent, by, valid))
         return Piece(self.number(system, node.instances, offset, what.format("offset")), dims)
@@ -513,7 +516,7 @@ class _Fitter:
                 self.check(symbol, instances, values, what)
                 found.append(symbol)
             else:
-                found.append(self.number(system, instances, lambda b, i=i: b[i], what))
+                found.append(self.number(system, instances, itemgetter(i), what))
         node.bounds = (found[0], found[1], found[2])
 
     def branch(self, node: FoldedBranch) -> None:

@@ -218,25 +218,111 @@ class _Condition:
 _ELEMENTWISE = {
     **dict.fromkeys(("clampf", "select"), "ternary_op"),
     **dict.fromkeys(
-        "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast fp_to_fp".split(), "cast"
+        [
+            "si_to_fp",
+            "ui_to_fp",
+            "fp_to_si",
+            "fp_to_ui",
+            "fp_ext",
+            "fp_trunc",
+            "int_cast",
+            "fp_to_fp",
+        ],
+        "cast",
     ),
     **dict.fromkeys(
-        "cos exp exp2 iabs floor ceil log log2 precise_sqrt sqrt sin fabs erf rsqrt".split(), "unary_op"
+        [
+            "cos",
+            "exp",
+            "exp2",
+            "iabs",
+            "floor",
+            "ceil",
+            "log",
+            "log2",
+            "precise_sqrt",
+            "sqrt",
+            "sin",
+            "fabs",
+            "erf",
+            "rsqrt",
+        ],
+        "unary_op",
     ),
     **dict.fromkeys(("fma", "histogram", "gather"), "other_op"),
     **dict.fromkeys(
-        (
-            "fadd fmul fdiv frem fsub mul precise_divf sdiv udiv srem urem add sub shl lshr ashr minsi minui "
-            "minimumf minnumf maxsi maxui maximumf maxnumf icmpSLE icmpSLT icmpSGE icmpSGT icmpULE icmpULT "
-            "icmpUGE icmpUGT icmpEQ icmpNE fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpULT fcmpUGT "
-            "fcmpULE fcmpUGE fcmpUEQ fcmpUNE and xor or umulhi"
-        ).split(),
+        [
+            "fadd",
+            "fmul",
+            "fdiv",
+            "frem",
+            "fsub",
+            "mul",
+            "precise_divf",
+            "sdiv",
+            "udiv",
+            "srem",
+            "urem",
+            "add",
+            "sub",
+            "shl",
+            "lshr",
+            "ashr",
+            "minsi",
+            "minui",
+            "minimumf",
+            "minnumf",
+            "maxsi",
+            "maxui",
+            "maximumf",
+            "maxnumf",
+            "icmpSLE",
+            "icmpSLT",
+            "icmpSGE",
+            "icmpSGT",
+            "icmpULE",
+            "icmpULT",
+            "icmpUGE",
+            "icmpUGT",
+            "icmpEQ",
+            "icmpNE",
+            "fcmpOLT",
+            "fcmpOGT",
+            "fcmpOLE",
+            "fcmpOGE",
+            "fcmpOEQ",
+            "fcmpONE",
+            "fcmpULT",
+            "fcmpUGT",
+            "fcmpULE",
+            "fcmpUGE",
+            "fcmpUEQ",
+            "fcmpUNE",
+            "and",
+            "xor",
+            "or",
+            "umulhi",
+        ],
         "binary_op",
     ),
 }
 
 #: Builder methods that only rearrange.
-_VIEWS = "reshape trans expand_dims broadcast splat unsplat cat join split bitcast int_to_ptr ptr_to_int addptr".split()
+_VIEWS = [
+    "reshape",
+    "trans",
+    "expand_dims",
+    "broadcast",
+    "splat",
+    "unsplat",
+    "cat",
+    "join",
+    "split",
+    "bitcast",
+    "int_to_ptr",
+    "ptr_to_int",
+    "addptr",
+]
 
 #: Operators of integer scalars.
 _OPERATORS = {
@@ -470,7 +556,7 @@ class _Recorder:
                 yield count
                 count += 1
 
-        loop = Loop(self.next_path(), (0, 0, 1), (const(0), None, const(1)), self.line(), static=True)
+        loop = Loop(self.next_path(), (0, 0, 1), (const(0), None, const(1)), self.line())
         yield from self._iterate(loop, counts(), True, True)
         loop.bounds = (0, len(loop.iterations), 1)
 
@@ -766,13 +852,13 @@ class _Recorder:
                 make = getattr(builder, f"get_{sign}{bits}")
                 setattr(builder, f"get_{sign}{bits}", _constant(recorder, make))
         builder.get_int1 = _constant(recorder, builder.get_int1)
+        zero = builder.get_null_value
+        builder.get_null_value = lambda dtype: recorder.mark(
+            zero(dtype), _Meta(const(0) if dtype.scalar.is_int() else None)
+        )
         program_id, programs = builder.create_get_program_id, builder.create_get_num_programs
-        builder.create_get_program_id = lambda axis: recorder.mark(
-            program_id(axis), _Meta(Expr("pid", (int(axis),)))
-        )
-        builder.create_get_num_programs = lambda axis: recorder.mark(
-            programs(axis), _Meta(Expr("grid", (int(axis),)))
-        )
+        builder.create_get_program_id = lambda axis: recorder.mark(program_id(axis), _Meta(Expr("pid", (int(axis),))))
+        builder.create_get_num_programs = lambda axis: recorder.mark(programs(axis), _Meta(Expr("grid", (int(axis),))))
         builder.create_masked_load = lambda ptrs, mask, other, *rest, **named: recorder.load(ptrs, mask, other)
         builder.create_masked_store = lambda ptrs, value, mask, *rest, **named: recorder.store(ptrs, value, mask)
         builder.create_dot = lambda a, b, d, *rest: recorder.dot(a, b, d)
@@ -848,9 +934,7 @@ class _Recorder:
             lines, _ = inspect.getsourcelines(fn)
             rewriter.filename, rewriter.def_file_lineno = rewriter._get_jit_fn_file_line()
         except (OSError, TypeError) as e:
-            raise RecordError(
-                f"the source of {fn.__name__} cannot be read ({e}); define it in a file"
-            ) from e
+            raise RecordError(f"the source of {fn.__name__} cannot be read ({e}); define it in a file") from e
         rewriter.def_lineno = rewriter._find_def(lines)
         tree = ast.parse(rewriter._prepare_source(lines))
         tree = _Rewriter(interpreter.ASTTransformer()).visit(tree)
@@ -960,7 +1044,12 @@ def _constant(recorder: _Recorder, make: Callable[[Any], Any]) -> Callable[[Any]
 
 
 def _join(op: str, a: Expr | None, b: Expr | None) -> Expr | None:
-    return None if a is None or b is None else binary(op, a, b)
+    if a is None or b is None:
+        return None
+    for one, other in ((a, b), (b, a)):
+        if one.op == "const":
+            return one if bool(one.value) == (op == "|") else other
+    return binary(op, a, b)
 
 
 def _bits(dtype: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +101,4 @@ def _split(vector: Any) -> tuple[Run, ...]:
     values, counts = np.unique(steps, return_counts=True)
     stride = int(values[counts.argmax()])
     cuts = [0, *(int(i) + 1 for i in np.flatnonzero(steps != stride)), int(vector.size)]
-    return tuple(
-        Run(b - a, int(vector[a]), stride if b - a > 1 else None)
-        for a, b in zip(cuts, cuts[1:], strict=False)
-    )
+    return tuple(Run(b - a, int(vector[a]), stride if b - a > 1 else None) for a, b in itertools.pairwise(cuts))

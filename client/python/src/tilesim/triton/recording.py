@@ -9,7 +9,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,11 @@ from typing import Any, Literal
 from ..launches import Launch, Trace
 from ._costs import Costs
 from ._emit import Declared, emit
-from ._expr import Env
+from ._expr import Env, Expr
 from ._fold import Folded, FoldedBranch, Mismatch, fold, unrolled
 from ._interpret import (
     Access,
+    Branch,
     DescriptorArgument,
     Item,
     RecordError,
@@ -41,8 +42,8 @@ FITTED = 6
 #: Grids up to this size are recorded whole.
 WHOLE_GRID = 32
 
-#: Program ids that are searched for one that takes a branch nobody took.
-SEARCHED = 1 << 16
+#: Program ids, at most, that are searched for edges and for branches nobody took.
+SEARCHED = 1 << 13
 
 _DTYPES = {
     "bool": "int1",
@@ -147,10 +148,9 @@ def record(
     if every == "program":
         recorder.fitted = {base}
         fixed = (base, grid_3)
-        axes, launched = 1, (1,)
+        axes = 1
     else:
         recorder.choose(base, check, random.Random(seed))
-        launched = grid_3[:axes]
     folded = recorder.fold(lenient=every == "program")
     name = call.function.__name__
     origins = {"grid": _words(grid_3[:axes])} if fixed is None else {"program": _words(base), "grid": _words(grid_3)}
@@ -160,7 +160,7 @@ def record(
     everything = set(recorder.items)
     return Recording(
         trace=Trace.text(str(out), f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.tile"),
-        grid=launched,
+        grid=grid_3[:axes] if fixed is None else (1,),
         work_item=_describe(name, item, grid_3, call),
         fitted=tuple(sorted(recorder.fitted)),
         verified=tuple(sorted(everything - recorder.fitted)),
@@ -194,19 +194,55 @@ class _Programs:
                 near[axis] += step
                 if 0 <= near[axis] < self.grid[axis]:
                     self.fitted.add(tuple(near))  # type: ignore[arg-type]
-        self.fitted |= set(itertools.product(*({0, n - 1} for n in self.grid)))
+        self.fitted |= set(_ids(*((0, n - 1) for n in self.grid)))
         for _ in range(FITTED):
             self.fitted.add(self.draw(source))
         for program in sorted(self.fitted):
             self(program)
+        for program in self.edges(source):
+            self(program)
+            self.fitted.add(program)
         if math.prod(self.grid) <= WHOLE_GRID:
-            for program in itertools.product(*(range(n) for n in self.grid)):
+            for program in _ids(*map(range, self.grid)):
                 self(program)
             return
         wanted = len(self.items) + check
         for _ in range(8 * check):
             if len(self.items) < wanted:
                 self(self.draw(source))
+
+    def edges(self, source: random.Random) -> list[Program]:
+        """Programs where masks and conditions are likely to change: where a number that addresses or masks are made of
+        is largest or smallest, and on both sides of where a condition turns."""
+        if math.prod(self.grid) <= SEARCHED:
+            programs = list(_ids(*map(range, self.grid)))
+        else:
+            drawn = {self.draw(source) for _ in range(SEARCHED)}
+            for axis, n in enumerate(self.grid):
+                ends: list[Sequence[int]] = [
+                    (0, m - 1) if i != axis else range(min(n, SEARCHED)) for i, m in enumerate(self.grid)
+                ]
+                drawn |= set(_ids(*ends))
+            programs = sorted(drawn)
+        found: dict[Program, None] = {}
+        used = [e for item in self.items.values() for e, direct in item.scalars.items() if direct]
+        for expr in dict.fromkeys(e for e in used if not e.paths):
+            values = [(v, p) for p in programs if (v := self.value(expr, p)) is not None]
+            if values:
+                found |= dict.fromkeys((min(values)[1], max(values)[1]))
+        conditions = (e for item in self.items.values() for e in _conditions(item.block))
+        for expr in dict.fromkeys(conditions):
+            truth = [(bool(v), p) for p in programs if (v := self.value(expr, p)) is not None]
+            turns = [i for i in range(1, len(truth)) if truth[i - 1][0] != truth[i][0]]
+            for i in {*turns[:1], *turns[-1:]}:
+                found |= dict.fromkeys((truth[i - 1][1], truth[i][1]))
+        return [p for p in found if p not in self.items]
+
+    def value(self, expr: Expr, program: Program) -> int | None:
+        try:
+            return expr.eval(Env(program, self.grid, {}))
+        except (ZeroDivisionError, ValueError):
+            return None
 
     def draw(self, source: random.Random) -> Program:
         x, y, z = (source.randrange(n) for n in self.grid)
@@ -244,18 +280,29 @@ class _Programs:
         for node in folded.block.walk():
             if not isinstance(node, FoldedBranch) or node.condition.paths:
                 continue
-            missing = [not taken for taken in (True, False) if all(t != taken for _, t in node.instances)]
+            missing = [taken for taken in (True, False) if all(t != taken for _, t in node.instances)]
             if not missing:
                 continue
-            programs = itertools.product(*(range(n) for n in self.grid))
+            programs = _ids(*map(range, self.grid))
             for program in itertools.islice(programs, SEARCHED):
-                try:
-                    takes = bool(node.condition.eval(Env(program, self.grid, {})))
-                except (ZeroDivisionError, ValueError):
-                    continue
-                if takes != missing[0] and program not in self.items:
+                value = self.value(node.condition, program)
+                if value is not None and bool(value) == missing[0] and program not in self.items:
                     return program
         return None
+
+
+def _ids(x: Iterable[int], y: Iterable[int], z: Iterable[int]) -> Iterator[Program]:
+    return itertools.product(x, y, z)
+
+
+def _conditions(block: Any) -> Iterator[Expr]:
+    for node in block.nodes:
+        for _, body in getattr(node, "iterations", ()):
+            yield from _conditions(body)
+        if isinstance(node, Branch):
+            if not node.condition.paths:
+                yield node.condition
+            yield from _conditions(node.block)
 
 
 def _count(block: Any) -> int:
@@ -264,7 +311,7 @@ def _count(block: Any) -> int:
         total += 1
         for _, body in getattr(node, "iterations", ()):
             total += _count(body)
-        if hasattr(node, "taken"):
+        if isinstance(node, Branch):
             total += _count(node.block)
     return total
 
@@ -286,9 +333,7 @@ class _Call:
     constants: dict[str, Any]
 
     @classmethod
-    def of(
-        cls, kernel: Any, args: Sequence[Any] | Mapping[str, Any], kwargs: dict[str, Any], config: Any
-    ) -> _Call:
+    def of(cls, kernel: Any, args: Sequence[Any] | Mapping[str, Any], kwargs: dict[str, Any], config: Any) -> _Call:
         try:
             from triton.runtime.autotuner import Autotuner, Heuristics
             from triton.runtime.jit import _normalize_ty
@@ -419,7 +464,8 @@ class _Tensors:
             data = np.lib.stride_tricks.as_strided(value, (length,), (value.itemsize,), writeable=False)
         elif not empty and not isinstance(value, TensorSpec):
             data = _torch_data(value, length)
-        if key in self.known:
+        # A shape alone is nobody's tensor: given twice, it means two.
+        if key in self.known and not isinstance(value, TensorSpec):
             return TensorArgument(self.known[key])
         index = self.known[key] = len(self.found)
         extents = shape if strides == _row_major(shape) and shape else (length,)
