@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernels import copy, copy_launch, endless
 
 import tilesim
+from kernels import copy, copy_launch, endless
 from tilesim import Candidate, Launch, Machine, Problem, Replay, Status
 
 

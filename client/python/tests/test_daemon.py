@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kernels import copy_launch
 
 import tilesim
+from kernels import copy_launch
 from tilesim import _daemon
 
 TESTS = Path(__file__).parent
