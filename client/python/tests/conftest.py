@@ -1,4 +1,5 @@
-"""What all tests share. They run against a real daemon, built by cargo unless TILESIM_DAEMON names one."""
+"""What all tests share. They run against a real daemon: cargo sees to it that it is built (TILESIM_BIN_DIR names the
+folder of others instead)."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="session", autouse=True)
 def daemon() -> str:
-    """The daemon's program. Nothing of the environment but that reaches the tests."""
-    for name in [n for n in os.environ if n.startswith("TILESIM_") and n != "TILESIM_DAEMON"]:
+    """The daemon's program, which clients of the tests start. Nothing else of the environment reaches them."""
+    folder = os.environ.get("TILESIM_BIN_DIR")
+    for name in [n for n in os.environ if n.startswith("TILESIM_")]:
         del os.environ[name]
-    if "TILESIM_DAEMON" not in os.environ:
-        build = ["cargo", "build", "--locked", "-p", "tilesim-server", "-p", "tilesim-client", "--bins"]
+    if folder is None:
+        build = ["cargo", "build", "--quiet", "--locked", "-p", "tilesim-server", "-p", "tilesim-client", "--bins"]
         subprocess.run(build, cwd=REPOSITORY, check=True)
-        target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-        os.environ["TILESIM_DAEMON"] = str(target / "debug" / "tilesimd")
+        folder = str(Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "debug")
+    os.environ["TILESIM_DAEMON"] = str(Path(folder) / "tilesimd")
     return os.environ["TILESIM_DAEMON"]
 
 

@@ -8,9 +8,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from kernels import copy, copy_launch, endless
 
 import tilesim
+from kernels import copy, copy_launch, endless
 from tilesim import Candidate, Launch, Status, aio
 
 

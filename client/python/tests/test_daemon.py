@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kernels import copy_launch
 
 import tilesim
+from kernels import copy_launch
 from tilesim import _daemon
 
 TESTS = Path(__file__).parent
@@ -180,8 +180,6 @@ def test_a_daemon_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 def test_the_command_line_serves_as_well(daemon: str, tmp_path: Path) -> None:
     program = Path(daemon).with_name("tilesim")
-    if not program.exists():
-        pytest.skip("the command line is not built")
     script = run("print(client.simulate(copy_launch(64)).cycles)", tmp_path, TILESIM_DAEMON=str(program))
     cycles = tilesim.Client(machine="tpuv3").simulate(copy_launch(64)).cycles
     assert script.communicate(timeout=60)[0] == f"{cycles}\n"

@@ -8,9 +8,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from kernels import copy
 
 import tilesim
+from kernels import copy
 
 # The decorators look at it when a kernel is defined.
 os.environ["TRITON_INTERPRET"] = "1"
