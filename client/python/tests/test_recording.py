@@ -276,8 +276,14 @@ def test_an_access_outside_its_tensor_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "grid, program, match",
-    [((), (), "a grid"), ((1, 1, 1, 1), (), "a grid"), ((0,), (), "a grid"), ((2,), (2,), "program"), ((2,), (0, 1), "program")],
-)  # fmt: skip
+    [
+        ((), (), "a grid"),
+        ((1, 1, 1, 1), (), "a grid"),
+        ((0,), (), "a grid"),
+        ((2,), (2,), "program"),
+        ((2,), (0, 1), "program"),
+    ],
+)
 def test_grids_and_programs_are_checked(grid: Any, program: Any, match: str) -> None:
     with pytest.raises(RecordError, match=match):
         record(kernels.add, grid, (floats(9), floats(9), floats(9), 9), program, kwargs={"BLOCK": 16})

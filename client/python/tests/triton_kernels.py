@@ -116,7 +116,7 @@ def gather_rows(table, index, out, n, WIDTH: tl.constexpr, ROWS: tl.constexpr): 
 @triton.jit
 def _attend(
     total, weight, top, q, k, v, begin, end, rows, length, D: tl.constexpr, B: tl.constexpr, MASK: tl.constexpr
-):  # type: ignore[no-untyped-def]  # noqa: E501
+):  # type: ignore[no-untyped-def]
     d = tl.arange(0, D)
     for start in range(begin, end, B):
         at = start + tl.arange(0, B)
