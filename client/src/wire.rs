@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tilesim_core::{
     Launch, Report,
-    memory::ChannelStats,
+    memory::{ChannelStats, NumaCounts},
     report::{AdmittedUnit, CoreReport, DramReport, Identity, StackEntry, TileReport, UnitReport},
 };
 use tilesim_proto::{ERROR_DOMAIN, v1};
@@ -115,6 +115,8 @@ pub fn launch(trace: Digest, launch: &Launch) -> v1::Launch {
             max_work_items: unless(options.limits.max_work_items, default.limits.max_work_items),
             max_requests: unless(options.max_requests, default.max_requests),
             allow_cost_mismatch: options.allow_cost_mismatch,
+            registers_per_item: options.registers_per_item,
+            threads_per_item: options.threads_per_item,
         }),
     }
 }
@@ -259,6 +261,15 @@ fn report(report: v1::Report) -> Result<Report, ServiceError> {
                 .into_iter()
                 .map(counters)
                 .collect::<Result<_, ServiceError>>()?,
+            numa: dram
+                .numa
+                .into_iter()
+                .map(|n| NumaCounts {
+                    core: n.core,
+                    local: n.local,
+                    remote: n.remote,
+                })
+                .collect(),
         },
         out_of_bounds_transfers: report.out_of_bounds_transfers,
         energy: report.energy.map(counters).transpose()?,

@@ -142,6 +142,8 @@ fn options(
         cycle_budget: options.cycle_budget,
         max_requests: capped(options.max_requests, limits.requests, "max_requests")?,
         allow_cost_mismatch: options.allow_cost_mismatch,
+        registers_per_item: options.registers_per_item,
+        threads_per_item: options.threads_per_item,
         ..RunOptions::default()
     };
     run.limits.max_work_items =
@@ -294,6 +296,16 @@ fn report(report: &Report) -> v1::Report {
             channels: report.dram.channels.iter().map(channel).collect(),
             controllers: report.dram.controllers.iter().map(counters).collect(),
             l2: report.dram.l2.iter().map(counters).collect(),
+            numa: report
+                .dram
+                .numa
+                .iter()
+                .map(|n| v1::NumaReport {
+                    core: n.core,
+                    local: n.local,
+                    remote: n.remote,
+                })
+                .collect(),
         }),
         out_of_bounds_transfers: report.out_of_bounds_transfers,
         energy: report.energy.as_ref().map(counters),
@@ -454,6 +466,8 @@ pub fn trace_info(loaded: &LoadedTrace) -> v1::TraceInfo {
         tiles: trace.tiles.iter().map(tile).collect(),
         statements: count(&trace.body),
         strict_bounds: trace.bounds == model::Bounds::Strict,
+        registers: trace.resources.registers,
+        threads: trace.resources.threads,
     }
 }
 

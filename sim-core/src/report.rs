@@ -6,8 +6,8 @@ use crate::cores::CoreStats;
 use crate::dram::DramStats;
 use crate::energy::EnergyReport;
 use crate::machine::{ArraySplit, ComputeIssue, Machine};
-use crate::memory::ChannelStats;
 use crate::memory::l2::L2Stats;
+use crate::memory::{ChannelStats, NumaCounts};
 use crate::stack::Cause;
 use crate::units::{UnitError, UnitUse};
 use tilesim_traces::ValidTrace;
@@ -160,6 +160,9 @@ pub struct DramReport {
     /// The banked controllers' own counts per channel; empty for other models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub controllers: Vec<DramStats>,
+    /// Requests per core by partition of the channels; empty where there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numa: Vec<NumaCounts>,
 }
 
 /// What was run: equal identities give equal reports.
@@ -313,6 +316,7 @@ pub fn dram(
     channels: &[ChannelStats],
     controllers: Vec<DramStats>,
     l2: Vec<L2Stats>,
+    numa: Vec<NumaCounts>,
 ) -> DramReport {
     let bytes = u64::from(machine.dram.request_bytes);
     DramReport {
@@ -321,5 +325,6 @@ pub fn dram(
         channels: channels.to_vec(),
         l2,
         controllers,
+        numa,
     }
 }

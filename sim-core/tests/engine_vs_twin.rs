@@ -17,13 +17,18 @@ fn how_many(default: u64) -> u64 {
     std::env::var("TILESIM_RANDOM_CASES").map_or(default, |n| n.parse().unwrap())
 }
 
+/// `numa`: per core, requests to its own partition of the channels and to the others.
+fn figures(cycles: u64, requests: u64, numa: &[[u64; 2]]) -> String {
+    format!("{cycles} cycles, {requests} requests, {numa:?} local and remote")
+}
+
 #[test]
 fn engine_and_twin_agree() {
     let mut wrong = Vec::new();
     for seed in 0..how_many(3000) {
         let case = cases::case(seed, true);
         let want = match simulate_twin(&case.machine, &case.trace, &case.args) {
-            Ok(r) => format!("{} cycles, {} requests", r.cycles, r.dram_requests),
+            Ok(r) => figures(r.cycles, r.dram_requests, &r.numa),
             Err(TwinError::Deadlock { .. }) => "deadlock".to_string(),
             Err(TwinError::Refused { .. }) => "refused".to_string(),
             Err(TwinError::Trace(e)) => e.to_string(),
@@ -55,7 +60,8 @@ fn engine_and_twin_agree() {
                         );
                     }
                 }
-                format!("{} cycles, {} requests", r.cycles, r.dram_requests)
+                let numa: Vec<_> = r.dram.numa.iter().map(|n| [n.local, n.remote]).collect();
+                figures(r.cycles, r.dram_requests, &numa)
             }
             Err(SimError::Deadlock(d)) => {
                 assert!(

@@ -149,7 +149,7 @@ fn machine_files_say_what_became_of_each_key() {
     for part in [
         "used as cores.count",
         "not applicable because",
-        "L2 and NUMA",
+        "first NUMA partition",
     ] {
         assert!(lines.contains(part), "{part} in {lines}");
     }

@@ -19,7 +19,7 @@ pub struct Import {
     /// PyTorchSim's machine file. Files that it names are looked for relative to it.
     file: PathBuf,
     /// Apply what the file says, with exact clocks, instead of what its simulator makes of it on
-    /// traces today (which leaves L2 and NUMA settings out and cuts clock periods to picoseconds).
+    /// traces today (no L2, every tensor in the first NUMA partition, clock periods cut to picoseconds).
     #[arg(long)]
     as_configured: bool,
     /// Write the machine in our own schema to this file.
@@ -81,9 +81,9 @@ impl Import {
             (Origin::Tilesim, _) => "the file is in tilesim's own schema",
             (Origin::PyTorchSim, true) => "as configured, with exact clocks",
             (Origin::PyTorchSim, false) => {
-                "as the reference simulator behaves on traces today: L2 and NUMA settings have no \
-                 effect, clock periods are cut to whole picoseconds (--as-configured applies what \
-                 the file says)"
+                "as the reference simulator behaves on traces today: L2 settings have no effect, \
+                 every tensor lies in the first NUMA partition, clock periods are cut to whole \
+                 picoseconds (--as-configured applies what the file says)"
             }
         };
         output::line(&format!("machine {}: {how}", loaded.machine.name))?;

@@ -124,6 +124,7 @@ pub fn result(title: &str, result: &RunResult) -> anyhow::Result<()> {
     }
     units(report)?;
     admitted(report)?;
+    numa(report)?;
     stack(report)
 }
 
@@ -151,6 +152,23 @@ fn units(report: &Report) -> anyhow::Result<()> {
         }
     }
     align(&mut table, 2);
+    line(&table.to_string())
+}
+
+fn numa(report: &Report) -> anyhow::Result<()> {
+    if report.dram.numa.is_empty() {
+        return Ok(());
+    }
+    let mut table = table(&["core", "local requests", "remote requests", "remote"]);
+    for core in &report.dram.numa {
+        table.add_row([
+            core.core.to_string(),
+            grouped(core.local),
+            grouped(core.remote),
+            percent(core.remote, core.local + core.remote),
+        ]);
+    }
+    align(&mut table, 1);
     line(&table.to_string())
 }
 

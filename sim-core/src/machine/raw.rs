@@ -53,6 +53,8 @@ struct RawCores {
     count: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     partition: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dram_partition: Option<Vec<u32>>,
     systolic_arrays: u32,
     array_rows: u32,
     array_cols: u32,
@@ -206,6 +208,10 @@ struct RawDram {
     request_bytes: u32,
     channel_map: ChannelMap,
     reply_port: ReplyPort,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    partitions: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    partition_bytes: Option<u64>,
     #[serde(flatten)]
     model: RawDramModel,
 }
@@ -438,6 +444,7 @@ impl TryFrom<RawMachine> for Machine {
                 request_bytes: raw.dram.request_bytes,
                 channel_map: raw.dram.channel_map,
                 reply_port: raw.dram.reply_port,
+                numa: numa(&raw.dram, cores.count, cores.dram_partition.as_deref())?,
                 model: match raw.dram.model {
                     RawDramModel::Simple {
                         latency_cycles,
@@ -497,6 +504,11 @@ impl TryFrom<&Machine> for RawMachine {
                     .iter()
                     .any(|&p| p != 0)
                     .then(|| cores.partition.clone()),
+                // Likewise.
+                dram_partition: machine.dram.numa.as_ref().and_then(|numa| {
+                    (numa.home != even_homes(cores.count, numa.partitions))
+                        .then(|| numa.home.clone())
+                }),
                 systolic_arrays: cores.systolic_arrays,
                 array_rows: cores.array_rows,
                 array_cols: cores.array_cols,
@@ -557,6 +569,8 @@ impl TryFrom<&Machine> for RawMachine {
                 request_bytes: machine.dram.request_bytes,
                 channel_map: machine.dram.channel_map,
                 reply_port: machine.dram.reply_port,
+                partitions: machine.dram.numa.as_ref().map(|numa| numa.partitions),
+                partition_bytes: machine.dram.numa.as_ref().map(|numa| numa.partition_bytes),
                 model: match &machine.dram.model {
                     DramModel::Simple {
                         latency,
@@ -575,6 +589,74 @@ impl TryFrom<&Machine> for RawMachine {
             energy: machine.energy.as_ref().map(RawEnergy::of),
         })
     }
+}
+
+/// Bytes of a partition's address ranges where the file does not say.
+const PARTITION_BYTES: u64 = 64 << 30;
+
+/// The partition of each of `cores` cores, in as many equal runs as there are partitions.
+fn even_homes(cores: u32, partitions: u32) -> Vec<u32> {
+    (0..cores)
+        .map(|core| (u64::from(core) * u64::from(partitions) / u64::from(cores.max(1))) as u32)
+        .collect()
+}
+
+/// The partitions of the channels.
+fn numa(
+    dram: &RawDram,
+    cores: u32,
+    home: Option<&[u32]>,
+) -> Result<Option<NumaSpec>, MachineError> {
+    let partitions = dram.partitions.unwrap_or(1);
+    if partitions == 1 {
+        let path = match (home, dram.partition_bytes) {
+            (Some(_), _) => "cores.dram_partition",
+            (None, Some(_)) => "dram.partition_bytes",
+            (None, None) => return Ok(None),
+        };
+        return Err(
+            MachineError::new(code::CONTRADICTION, path, "the DRAM has one partition")
+                .hint("set dram.partitions, or remove the key"),
+        );
+    }
+    if !dram.channels.is_multiple_of(partitions) {
+        return Err(MachineError::new(
+            code::CONTRADICTION,
+            "dram.partitions",
+            format!(
+                "{} channels cannot be divided into {partitions} equal partitions",
+                dram.channels
+            ),
+        ));
+    }
+    let home = match home {
+        Some(home) => home.to_vec(),
+        None => even_homes(cores, partitions),
+    };
+    if home.len() != cores as usize {
+        return Err(MachineError::new(
+            code::CONTRADICTION,
+            "cores.dram_partition",
+            format!(
+                "names the partition of {} cores, but there are {cores}",
+                home.len()
+            ),
+        )
+        .hint("give one number a core, or remove the list"));
+    }
+    if let Some(unknown) = home.iter().find(|&&p| p >= partitions) {
+        return Err(MachineError::new(
+            code::CONTRADICTION,
+            "cores.dram_partition",
+            format!("there is no partition {unknown}: dram.partitions is {partitions}"),
+        )
+        .hint("partitions are numbered from 0"));
+    }
+    Ok(Some(NumaSpec {
+        partitions,
+        partition_bytes: dram.partition_bytes.unwrap_or(PARTITION_BYTES),
+        home,
+    }))
 }
 
 /// Pairs of a start and a length.
@@ -687,6 +769,13 @@ fn consistent(machine: &Machine) -> Result<(), MachineError> {
                 ),
             );
         }
+    }
+    if machine.dram.numa.is_some() && machine.memory == MemoryModel::Transfer {
+        return contradiction(
+            "memory",
+            "transfer has no partitions of the channels: it shares all of them evenly".to_owned(),
+        )
+        .map_err(|error| error.hint("use memory: requests, or remove dram.partitions"));
     }
     if let DramModel::Banked { device } = &machine.dram.model {
         let spec = device.spec();

@@ -199,6 +199,17 @@ pub const KEYS: &[Key] = &[
         doc: "Partition of each core, one number a core. A launch runs on the cores of one partition.",
     },
     Key {
+        path: "cores.dram_partition",
+        kind: Kind::Integers {
+            max_len: MAX_CORES as usize,
+            max: MAX_CHANNELS - 1,
+        },
+        unit: "",
+        absent: Absent::Unset("the cores in dram.partitions equal runs"),
+        only_if: None,
+        doc: "The DRAM partition that is local to each core, one number a core.",
+    },
+    Key {
         path: "cores.systolic_arrays",
         kind: Kind::Integer {
             min: 1,
@@ -651,6 +662,28 @@ pub const KEYS: &[Key] = &[
         absent: Absent::Default("\"channel\""),
         only_if: None,
         doc: "Which port of its core a reply goes to.",
+    },
+    Key {
+        path: "dram.partitions",
+        kind: Kind::Integer {
+            min: 1,
+            max: MAX_CHANNELS,
+        },
+        unit: "partitions",
+        absent: Absent::Unset("1"),
+        only_if: None,
+        doc: "NUMA partitions: the channels in so many equal groups, each with address ranges of its own. Results then count each core's local and remote requests.",
+    },
+    Key {
+        path: "dram.partition_bytes",
+        kind: Kind::PowerOfTwo {
+            min: 4096,
+            max: 1 << 52,
+        },
+        unit: "bytes",
+        absent: Absent::Unset("64 GiB"),
+        only_if: None,
+        doc: "Consecutive addresses that lie in one partition; the next so many lie in the next partition, round robin. A launch places a tensor by its base address.",
     },
     Key {
         path: "dram.model",

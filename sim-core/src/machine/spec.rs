@@ -280,8 +280,23 @@ pub struct DramConfig {
     pub channel_map: ChannelMap,
     /// Which port of its core a reply goes to.
     pub reply_port: ReplyPort,
+    /// Partitions of the channels; `None`: one.
+    pub numa: Option<NumaSpec>,
     /// How one channel serves requests.
     pub model: DramModel,
+}
+
+/// NUMA: the channels in equal groups, each with address ranges of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaSpec {
+    /// Groups of channels (at least 2, a divisor of the channels): group `p` is the `p`-th run of
+    /// consecutive channels.
+    pub partitions: u32,
+    /// Bytes of consecutive addresses that lie in one partition (a power of two); the next ones lie
+    /// in the next partition, round robin.
+    pub partition_bytes: u64,
+    /// The partition whose channels are local to each core.
+    pub home: Vec<u32>,
 }
 
 /// How the number of a memory line (address / request bytes) picks its channel.

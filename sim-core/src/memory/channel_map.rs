@@ -1,6 +1,6 @@
 //! Which channel a memory line belongs to, and its number inside the channel.
 
-use crate::machine::ChannelMap;
+use crate::machine::{ChannelMap, DramConfig};
 
 /// Constants of the irreducible-polynomial hash (GPGPU-Sim's IPOLY), one per bit of the line number
 /// above the channel bits.
@@ -12,9 +12,19 @@ const IPOLY_64: [u16; 19] = [
 
 const HALF: usize = 10;
 
+/// Address ranges of the partitions.
+#[derive(Clone, Copy, Debug)]
+struct Partitions {
+    count: u64,
+    /// log2 of the lines of one range.
+    shift: u32,
+}
+
 /// Maps line numbers to channels.
 #[derive(Clone, Debug)]
 pub struct ChannelMapper {
+    partitions: Option<Partitions>,
+    /// Channels of a partition.
     channels: u64,
     /// log2 of the channel count, when it is a power of two.
     shift: Option<u32>,
@@ -24,7 +34,23 @@ pub struct ChannelMapper {
 }
 
 impl ChannelMapper {
-    /// For `channels` channels (at least 1).
+    /// For a machine's DRAM: a line's address range picks its partition, its number among the
+    /// lines of that partition a channel there.
+    pub fn of(dram: &DramConfig) -> ChannelMapper {
+        let Some(numa) = &dram.numa else {
+            return ChannelMapper::new(dram.channel_map, dram.channels);
+        };
+        let lines = numa.partition_bytes / u64::from(dram.request_bytes.max(1));
+        ChannelMapper {
+            partitions: Some(Partitions {
+                count: u64::from(numa.partitions),
+                shift: lines.max(1).ilog2(),
+            }),
+            ..ChannelMapper::new(dram.channel_map, dram.channels / numa.partitions.max(1))
+        }
+    }
+
+    /// For `channels` channels (at least 1) in one partition.
     pub fn new(map: ChannelMap, channels: u32) -> ChannelMapper {
         let channels = channels.max(1);
         let constants: &[u16] = match map {
@@ -48,6 +74,7 @@ impl ChannelMapper {
             t
         };
         ChannelMapper {
+            partitions: None,
             channels: u64::from(channels),
             shift: channels
                 .is_power_of_two()
@@ -59,12 +86,27 @@ impl ChannelMapper {
 
     /// Whether moving every line by a multiple of the channel count leaves its channel.
     pub fn shifts(&self) -> bool {
-        self.low.iter().chain(self.high.iter()).all(|&h| h == 0)
+        self.partitions.is_none() && self.low.iter().chain(self.high.iter()).all(|&h| h == 0)
     }
 
     /// The channel of a line and the line's number inside it.
     #[inline]
     pub fn locate(&self, line: u64) -> (u32, u64) {
+        let Some(partitions) = self.partitions else {
+            return self.within(line);
+        };
+        let (range, rest) = (
+            line >> partitions.shift,
+            line & ((1 << partitions.shift) - 1),
+        );
+        let partition = range % partitions.count;
+        let (channel, inner) = self.within((range / partitions.count) << partitions.shift | rest);
+        (channel + (partition * self.channels) as u32, inner)
+    }
+
+    /// The same inside one partition.
+    #[inline]
+    fn within(&self, line: u64) -> (u32, u64) {
         let (first, rest) = match self.shift {
             Some(shift) => (line & (self.channels - 1), line >> shift),
             None => (line % self.channels, line / self.channels),
@@ -95,6 +137,37 @@ mod tests {
                         .collect();
                     seen.sort_unstable();
                     assert_eq!(seen, (0..channels).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_partition_has_its_ranges_and_channels_to_itself() {
+        for map in [ChannelMap::Interleave, ChannelMap::Ipoly] {
+            for (partitions, per) in [(2u64, 16u32), (3, 4), (4, 1), (2, 6)] {
+                let one = ChannelMapper::new(map, per);
+                let m = ChannelMapper {
+                    partitions: Some(Partitions {
+                        count: partitions,
+                        shift: 7,
+                    }),
+                    ..one.clone()
+                };
+                assert!(!m.shifts());
+                let mut seen = std::collections::BTreeSet::new();
+                for line in 0..(128 * partitions * 5) {
+                    let (channel, inner) = m.locate(line);
+                    // Two lines of one group may meet where the hash is folded.
+                    let folded = map == ChannelMap::Ipoly && !per.is_power_of_two();
+                    assert!(
+                        seen.insert((channel, inner)) || folded,
+                        "line {line} has a place of its own"
+                    );
+                    let range = line / 128;
+                    assert_eq!(u64::from(channel / per), range % partitions);
+                    let own = range / partitions * 128 + line % 128;
+                    assert_eq!((channel % per, inner), one.locate(own), "line {line}");
                 }
             }
         }

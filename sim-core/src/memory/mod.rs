@@ -65,6 +65,17 @@ pub struct ChannelStats {
     pub writes: u64,
 }
 
+/// One core's requests, by whether the partition of the channels that serves them is its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaCounts {
+    /// Core number.
+    pub core: u32,
+    /// Requests to its own partition.
+    pub local: u64,
+    /// Requests to the others.
+    pub remote: u64,
+}
+
 /// The memory system of one run.
 #[derive(Debug)]
 pub enum Memory {
@@ -193,6 +204,14 @@ impl Memory {
     /// The L2 slices' counts; empty without an L2. The transfer-level model has one entry for all.
     pub fn l2_stats(&self) -> Vec<L2Stats> {
         either!(self, m => m.l2_stats())
+    }
+
+    /// Requests per core by partition; empty where the channels have one.
+    pub fn numa_stats(&self) -> Vec<NumaCounts> {
+        match self {
+            Memory::Requests(m) => m.numa_stats(),
+            Memory::Transfers(_) => Vec::new(),
+        }
     }
 
     /// The banked controllers' counts up to core step `end`; empty for other models.

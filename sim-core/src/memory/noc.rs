@@ -92,6 +92,8 @@ impl Noc {
             by_line: match machine.dram.reply_port {
                 ReplyPort::Channel => None,
                 ReplyPort::InnerLine => {
+                    let partitions = machine.dram.numa.as_ref().map_or(1, |n| n.partitions);
+                    let channels = channels / partitions.max(1);
                     Some(ChannelMapper::new(machine.dram.channel_map, channels))
                 }
             },

@@ -11,7 +11,7 @@ use super::flights::{Flights, Origin};
 use super::l2::L2Stats;
 use super::lines::{LineWalker, LinesError, Run};
 use super::noc::Noc;
-use super::{ChannelStats, Completion};
+use super::{ChannelStats, Completion, NumaCounts};
 use crate::clock::Timeline;
 use crate::dram::DramStats;
 use crate::machine::Machine;
@@ -25,6 +25,42 @@ struct Sending {
     taken: u64,
     transfer: u32,
     write: bool,
+}
+
+/// Counts requests by whether they stay in their core's partition of the channels.
+#[derive(Debug)]
+struct Numa {
+    /// Channels of a partition.
+    channels: u32,
+    /// Per core: its own partition.
+    home: Vec<u32>,
+    counts: Vec<NumaCounts>,
+}
+
+impl Numa {
+    fn of(machine: &Machine) -> Option<Numa> {
+        let numa = machine.dram.numa.as_ref()?;
+        Some(Numa {
+            channels: (machine.dram.channels / numa.partitions.max(1)).max(1),
+            home: numa.home.clone(),
+            counts: (0..machine.cores.count)
+                .map(|core| NumaCounts {
+                    core,
+                    ..NumaCounts::default()
+                })
+                .collect(),
+        })
+    }
+
+    #[inline]
+    fn count(&mut self, core: usize, channel: u32) {
+        let counts = &mut self.counts[core];
+        if channel / self.channels == self.home[core] {
+            counts.local += 1;
+        } else {
+            counts.remote += 1;
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +79,7 @@ pub struct Requests {
     request_bytes: u32,
     max_rows: u64,
     injectors: Vec<Injector>,
+    numa: Option<Numa>,
     noc: Noc,
     /// NoC steps before this one are injected.
     noc_step: u64,
@@ -59,10 +96,11 @@ impl Requests {
             time,
             ports: machine.cores.injection_ports,
             channels: machine.dram.channels,
-            map: ChannelMapper::new(machine.dram.channel_map, machine.dram.channels),
+            map: ChannelMapper::of(&machine.dram),
             request_bytes: machine.dram.request_bytes,
             max_rows,
             injectors: (0..cores).map(|_| Injector::default()).collect(),
+            numa: Numa::of(machine),
             noc: Noc::new(machine, Flights::new(cores, time.noc_to_core)),
             noc_step: 0,
             safe: 0,
@@ -191,6 +229,13 @@ impl Requests {
         self.noc.dram.stats()
     }
 
+    /// Requests per core by partition; empty where the channels have one.
+    pub fn numa_stats(&self) -> Vec<NumaCounts> {
+        self.numa
+            .as_ref()
+            .map_or_else(Vec::new, |n| n.counts.clone())
+    }
+
     /// The L2 slices' counts; empty without an L2.
     pub fn l2_stats(&self) -> Vec<L2Stats> {
         self.noc.dram.l2_stats()
@@ -229,6 +274,7 @@ impl Requests {
             for core in 0..self.injectors.len() {
                 let Requests {
                     injectors,
+                    numa,
                     noc,
                     map,
                     ..
@@ -258,6 +304,9 @@ impl Requests {
                         let now = take.min(run.count);
                         for line in run.first..run.first + now {
                             let (channel, inner) = map.locate(line);
+                            if let Some(numa) = numa {
+                                numa.count(core, channel);
+                            }
                             let packet = Packet {
                                 line: inner,
                                 transfer: sending.transfer,

@@ -276,7 +276,7 @@ impl Transfers {
             channels,
             request_bytes,
             max_rows,
-            map: ChannelMapper::new(machine.dram.channel_map, machine.dram.channels),
+            map: ChannelMapper::of(&machine.dram),
             walker: LineWalker::default(),
             device,
             latencies,

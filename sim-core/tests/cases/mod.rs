@@ -18,7 +18,7 @@ use proptest::option;
 use proptest::prelude::*;
 use tilesim_core::machine::{
     ArraySplit, ChannelMap, Clocks, ComputeIssue, CoreSpec, DispatchPolicy, DramConfig, DramModel,
-    Machine, NocSpec, ReplyPort, Residency,
+    Machine, NocSpec, NumaSpec, ReplyPort, Residency,
 };
 use tilesim_traces::LaunchArgs;
 use tilesim_traces::model::*;
@@ -126,6 +126,8 @@ pub struct MachineRecipe {
     pub residents: u8,
     pub per_unit: bool,
     pub dynamic: bool,
+    /// Where the channels can be divided: log2 of a partition's bytes, and the cores' homes.
+    pub numa: Option<(u8, [u8; 3])>,
 }
 
 /// The numbers of a case.
@@ -219,8 +221,9 @@ fn machine() -> impl Strategy<Value = MachineRecipe> {
             any::<bool>(),
         ),
         proptest::bool::weighted(0.2),
+        option::weighted(0.2, (12u8..16, any::<[u8; 3]>())),
     )
-        .prop_map(|(a, b, c, dynamic)| MachineRecipe {
+        .prop_map(|(a, b, c, dynamic, numa)| MachineRecipe {
             cores: a.0,
             arrays: a.1,
             weight_slots: a.2,
@@ -237,6 +240,7 @@ fn machine() -> impl Strategy<Value = MachineRecipe> {
             residents: c.3,
             per_unit: c.4,
             dynamic,
+            numa,
         })
 }
 
@@ -367,6 +371,16 @@ impl Recipe {
                 channels: r.channels.into(),
                 request_bytes: [32, 64, 32, 16][r.request_bytes as usize],
                 reply_port: ReplyPort::Channel,
+                numa: r.numa.and_then(|(log2, homes)| {
+                    let partitions = (2..=4).find(|p| r.channels.is_multiple_of(*p))?;
+                    Some(NumaSpec {
+                        partitions: partitions.into(),
+                        partition_bytes: 1 << log2,
+                        home: (0..r.cores)
+                            .map(|core| (homes[usize::from(core) % 3] % partitions).into())
+                            .collect(),
+                    })
+                }),
                 channel_map: if r.ipoly {
                     ChannelMap::Ipoly
                 } else {
@@ -495,6 +509,7 @@ impl<'a> Builder<'a> {
                     .keyed
                     .then(|| binary(BinaryOp::Mod, Expr::Pid(0), Expr::Const(2))),
             },
+            resources: Resources::default(),
         }
     }
 

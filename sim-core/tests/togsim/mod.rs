@@ -331,6 +331,7 @@ pub fn machine(name: &str) -> Machine {
             channels: number("dram_channels") as u32,
             request_bytes: number("dram_req_size_byte") as u32,
             channel_map: ChannelMap::Ipoly,
+            numa: None,
             reply_port: ReplyPort::Channel,
             model: DramModel::Simple {
                 latency: number("dram_latency") as u32,

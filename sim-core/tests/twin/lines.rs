@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tilesim_core::machine::ChannelMap;
+use tilesim_core::machine::{ChannelMap, DramConfig};
 use tilesim_traces::launch::{ResolvedIndirect, Transfer, WorkItem};
 
 /// The lines (address / request bytes) a transfer touches, each once, in address order.
@@ -74,8 +74,21 @@ const IPOLY_64: [u64; 19] = [
     3, 6, 12, 24, 48, 35, 5, 10, 20, 40, 19, 38, 15, 30, 60, 59, 53, 41, 17,
 ];
 
-/// The channel of a line.
-pub fn channel(line: u64, channels: u64, map: ChannelMap) -> usize {
+/// The channel of a line of a machine's DRAM.
+pub fn channel(line: u64, dram: &DramConfig) -> usize {
+    let channels = u64::from(dram.channels);
+    let Some(numa) = &dram.numa else {
+        return in_partition(line, channels, dram.channel_map);
+    };
+    // Which range of addresses, and so which partition; then as if it had only its own ranges.
+    let (partitions, bytes) = (u64::from(numa.partitions), u64::from(dram.request_bytes));
+    let range = line * bytes / numa.partition_bytes;
+    let own = range / partitions * numa.partition_bytes + line * bytes % numa.partition_bytes;
+    let channels = channels / partitions;
+    (range % partitions * channels) as usize + in_partition(own / bytes, channels, dram.channel_map)
+}
+
+fn in_partition(line: u64, channels: u64, map: ChannelMap) -> usize {
     if channels == 1 || map == ChannelMap::Interleave {
         return (line % channels) as usize;
     }

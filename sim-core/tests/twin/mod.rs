@@ -132,6 +132,8 @@ pub struct TwinReport {
     pub cycles: u64,
     /// Requests answered by DRAM.
     pub dram_requests: u64,
+    /// Per core, where the channels have partitions: requests to its own and to the others.
+    pub numa: Vec<[u64; 2]>,
     /// Per core.
     pub cores: Vec<CoreReport>,
     /// Every op in the order of issue.
@@ -202,6 +204,7 @@ struct Sim<'a> {
     core_steps: u64,
     issues: Vec<Issue>,
     dram_requests: u64,
+    numa: Vec<[u64; 2]>,
 }
 
 impl<'a> Sim<'a> {
@@ -255,6 +258,10 @@ impl<'a> Sim<'a> {
             core_steps: 0,
             issues: Vec::new(),
             dram_requests: 0,
+            numa: match &machine.dram.numa {
+                Some(_) => vec![[0; 2]; machine.cores.count as usize],
+                None => Vec::new(),
+            },
         }
     }
 
@@ -295,6 +302,7 @@ impl<'a> Sim<'a> {
         Ok(TwinReport {
             cycles: self.core_steps,
             dram_requests: self.dram_requests,
+            numa: self.numa,
             cores: self.cores.into_iter().map(|c| c.report).collect(),
             issues: self.issues,
         })
@@ -381,11 +389,12 @@ impl<'a> Sim<'a> {
             for port in 0..ports {
                 let node = core * ports + port;
                 if let Some(request) = self.cores[core].requests.pop_front() {
-                    let channel = lines::channel(
-                        request.line,
-                        channels as u64,
-                        self.machine.dram.channel_map,
-                    );
+                    let channel = lines::channel(request.line, &self.machine.dram);
+                    if let Some(numa) = &self.machine.dram.numa {
+                        let partition = channel / (channels / numa.partitions as usize);
+                        let local = partition == numa.home[core] as usize;
+                        self.numa[core][usize::from(!local)] += 1;
+                    }
                     let packet = Packet {
                         core,
                         item: request.item,

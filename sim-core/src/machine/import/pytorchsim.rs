@@ -109,6 +109,7 @@ const PATHS: &[(&str, &str)] = &[
     ("l2.miss_queue", "l2d_config"),
     ("l2.hit_latency_cycles", "l2d_hit_latency"),
     ("dram.channels", "dram_channels"),
+    ("dram.partitions", "dram_num_partitions"),
     ("dram.request_bytes", "dram_req_size_byte"),
     ("dram.latency_cycles", "dram_latency"),
     ("dram.bytes_per_cycle", "dram_bandwidth_gbps_per_channel"),
@@ -128,8 +129,6 @@ pub struct Description {
     pub base: Value,
     /// The DRAM.
     pub dram: DramFacts,
-    /// NUMA partitions of the channels, as configured.
-    pub dram_partitions: u64,
     /// The L2, as configured.
     pub l2: Option<L2Facts>,
     /// The NoC.
@@ -295,7 +294,6 @@ pub fn build(description: Description, options: ImportOptions) -> Result<Importe
         core_types,
         mut base,
         dram,
-        dram_partitions,
         l2,
         noc,
         report,
@@ -343,19 +341,12 @@ pub fn build(description: Description, options: ImportOptions) -> Result<Importe
             }
         }
     }
-    if options.as_configured {
-        if let Some(facts) = &l2 {
-            let request = base.pointer("/dram/request_bytes").and_then(Value::as_u64);
-            let l2 = facts.tree(request.unwrap_or(32))?;
-            let _ = crate::machine::schema::set(&mut base, "l2", l2);
-        }
-        if dram_partitions > 1 {
-            return Err(missing(
-                "dram_num_partitions",
-                format!("{dram_partitions} NUMA partitions of the channels are not modelled"),
-            )
-            .hint("without as-configured they have no effect, as in the reference"));
-        }
+    if options.as_configured
+        && let Some(facts) = &l2
+    {
+        let request = base.pointer("/dram/request_bytes").and_then(Value::as_u64);
+        let l2 = facts.tree(request.unwrap_or(32))?;
+        let _ = crate::machine::schema::set(&mut base, "l2", l2);
     }
     let machine = Machine::from_value(base).map_err(theirs)?;
     Ok(Imported { machine, report })
@@ -569,7 +560,7 @@ pub fn read(
 
     let core_types = read_cores(&mut file, &mut base, as_configured)?;
     let dram = read_dram(&mut file, &mut base, resolver, as_configured)?;
-    let dram_partitions = read_partitions(&mut file, as_configured)?;
+    read_partitions(&mut file, &mut base, as_configured)?;
     let l2 = read_l2(&mut file, as_configured)?;
     let noc = read_noc(&mut file, &mut base, resolver, as_configured)?;
     read_energy(&mut file, &mut base, resolver, as_configured)?;
@@ -603,7 +594,6 @@ pub fn read(
         core_types,
         base,
         dram,
-        dram_partitions,
         l2,
         noc,
         report: file.finish(),
@@ -999,7 +989,11 @@ fn read_dram(
     })
 }
 
-fn read_partitions(file: &mut Reader, as_configured: bool) -> Result<u64, MachineError> {
+fn read_partitions(
+    file: &mut Reader,
+    base: &mut Value,
+    as_configured: bool,
+) -> Result<(), MachineError> {
     let partitions = file.whole("dram_num_partitions")?.unwrap_or(1);
     let channels = file.whole_required("dram_channels")?;
     if partitions == 0 || channels % partitions != 0 {
@@ -1012,14 +1006,19 @@ fn read_partitions(file: &mut Reader, as_configured: bool) -> Result<u64, Machin
     if partitions == 1 {
         file.ignored("dram_num_partitions", "one partition is what there is");
     } else if as_configured {
-        file.mapped("dram_num_partitions", "NUMA partitions of the channels");
+        set(base, "dram", "partitions", json!(partitions));
+        file.mapped("dram_num_partitions", "dram.partitions");
     } else {
-        file.ignored(
+        set(base, "dram", "partitions", json!(partitions));
+        // The largest there is: every tensor lies in the first range.
+        set(base, "dram", "partition_bytes", json!(1u64 << 52));
+        file.mapped(
             "dram_num_partitions",
-            "PyTorchSim never sets NUMA placement on traces: all channels serve all cores",
+            "dram.partitions; dram.partition_bytes is so large that the first partition serves \
+             everything, since PyTorchSim never sets NUMA placement on traces",
         );
     }
-    Ok(partitions)
+    Ok(())
 }
 
 fn read_l2(file: &mut Reader, as_configured: bool) -> Result<Option<L2Facts>, MachineError> {
