@@ -323,6 +323,33 @@ def test_heuristics_are_evaluated() -> None:
     assert record(below, (5,), args).text == add(5000).text
 
 
+def test_an_autotuner_prunes_by_what_is_recorded(client: tilesim.Client) -> None:
+    from test_triton import N, Tensor
+
+    rankings: list[tilesim.Ranking] = []
+
+    def trace_for(config: Any, named_args: dict[str, Any], *, grid: Any, **kwargs: Any) -> tilesim.Launch:
+        return record(tuner, grid, named_args, config=config).launch(allow_cost_mismatch=True)
+
+    def bench(call: Callable[[], object], quantiles: object) -> list[float]:
+        call()
+        return [1.0] * 3
+
+    tuner = triton.autotune(
+        [triton.Config({"BLOCK": b}) for b in (16, 512, 64)],
+        key=["n"],
+        prune_configs_by={"early_config_prune": client.prune(trace_for=trace_for, keep=1, on_ranking=rankings.append)},
+        do_bench=bench,
+    )(kernels.add)
+    x, y, out = np.arange(N, dtype=np.float32), np.ones(N, np.float32), np.zeros(N, np.float32)
+    tuner[lambda meta: (triton.cdiv(N, meta["BLOCK"]),)](Tensor(x), Tensor(y), Tensor(out), N)
+    assert (out == x + 1).all()
+    assert tuner.best_config.kwargs["BLOCK"] == 512
+    (ranking,) = rankings
+    assert next(o.index for o in ranking.ranked) == 1
+    assert all(o.status is not tilesim.results.Status.FAILED for o in ranking.outcomes)
+
+
 def test_stages_come_with_the_configuration() -> None:
     config = triton.Config({"B": 32}, num_stages=3)
     tuner = triton.autotune([config], key=[])(kernels.masked_matmul)

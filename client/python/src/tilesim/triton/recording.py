@@ -445,7 +445,8 @@ class _Tensors:
         dtype = getattr(tl, kind)
         if not isinstance(value, TensorSpec) and hasattr(value, "base") and hasattr(value.base, "data_ptr"):
             value = value.base  # A tensor seen as another type.
-        shape = tuple(int(n) for n in value.shape)
+        sizes = value.shape if hasattr(value, "shape") else value.size()
+        shape = tuple(int(n) for n in sizes)
         data: Any = None
         key: tuple[Any, ...] = (id(value),)
         if isinstance(value, TensorSpec):
@@ -474,8 +475,8 @@ class _Tensors:
 
 
 def _torch_data(value: Any, length: int) -> Any:
-    """The elements of a torch tensor that lies in this machine's memory."""
-    if value.device.type != "cpu" or not hasattr(value, "as_strided"):
+    """The elements of a torch tensor that lies in this machine's memory; of others the shape is enough."""
+    if str(getattr(value, "device", "")) != "cpu" or not hasattr(value, "as_strided"):
         return None
     flat = value.detach().as_strided((length,), (1,))
     try:
