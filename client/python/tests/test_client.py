@@ -7,6 +7,7 @@ import json
 import pickle
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -383,12 +384,20 @@ def test_results_can_be_pickled(client: tilesim.Client) -> None:
         ranking.note = "x"
 
 
-def test_progress(client: tilesim.Client, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("with_tqdm", [True, False])
+def test_progress(
+    client: tilesim.Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, with_tqdm: bool
+) -> None:
+    if with_tqdm:
+        pytest.importorskip("tqdm")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     candidates = [Candidate(copy_launch(b)) for b in (64, 128, 256)]
     client.rank(candidates)
     assert capsys.readouterr().err == ""
     client.rank(candidates, progress=True)
-    assert "3/3" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "3/3" in told and ("it/s" in told) == with_tqdm
     client.replay([copy_launch(64)], progress=True)
     assert "1/1" in capsys.readouterr().err
 
