@@ -214,8 +214,9 @@ def test_declarations_arrive(client: tilesim.Client) -> None:
     b.tile("f", "cross_lane", 7, overlap=3, analytic="n + 7")
     b.tile("u", "matmul", 5, admit=[("alu", "ops", 64, 0.5)])
     b.dispatch(order=[2, 0, 1], key=b.pids[1] * 2)
+    b.resources(registers=4096, threads=128)
     info = client.put_trace(b)
-    assert (info.axes, info.strict_bounds) == (3, True)
+    assert (info.axes, info.strict_bounds, info.registers, info.threads) == (3, True, 4096, 128)
     assert [(t.name, t.element_bits, t.role, t.axes) for t in info.tensors] == [("t", 4, "inout", 2)]
     assert [(t.name, t.cycles, t.overlap_cycles, t.source) for t in info.tiles] == [
         ("f", 7, 3, "analytic: n + 7"),

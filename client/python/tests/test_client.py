@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +20,8 @@ import pytest
 
 import tilesim
 from kernels import copy, copy_launch, endless
-from tilesim import Candidate, Launch, Machine, Problem, Replay, Status
+from tilesim import Candidate, Launch, Machine, Problem, Replay, Status, _wire, results
+from tilesim.v1 import common_pb2, machines_pb2, server_pb2, simulation_pb2, traces_pb2
 
 
 def count_calls(client: tilesim.Client, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -82,6 +85,66 @@ def test_a_result_says_where_the_cycles_went(client: tilesim.Client, samples: Pa
     again = client.simulate(Launch(report.identity.trace, (1, 1)))
     assert again.report == report
     assert again.envelope.origin is tilesim.results.Origin.CACHED
+
+
+MIRRORED = [
+    (results.Identity, common_pb2.Identity),
+    (results.Unit, simulation_pb2.UnitReport),
+    (results.AdmittedUnit, simulation_pb2.AdmittedUnit),
+    (results.Core, simulation_pb2.CoreReport),
+    (results.CycleStackEntry, simulation_pb2.CycleStackEntry),
+    (results.Counter, simulation_pb2.Counter),
+    (results.ModelCounters, simulation_pb2.ModelCounters),
+    (results.Channel, simulation_pb2.ChannelReport),
+    (results.Numa, simulation_pb2.NumaReport),
+    (results.Dram, simulation_pb2.DramReport),
+    (results.Tile, simulation_pb2.TileReport),
+    (results.Report, simulation_pb2.Report),
+    (results.Envelope, simulation_pb2.Envelope),
+    (results.Result, simulation_pb2.Result),
+    (results.Pruned, simulation_pb2.Pruned),
+    (results.Outcome, simulation_pb2.CandidateOutcome),
+    (results.Place, simulation_pb2.RankedCandidate),
+    (results.ReplayOutcome, simulation_pb2.ReplayResponse),
+    (results.Job, simulation_pb2.Job),
+    (results.TraceInfo, traces_pb2.TraceInfo),
+    (results.TraceParam, traces_pb2.TraceParam),
+    (results.TraceTensor, traces_pb2.TraceTensor),
+    (results.TraceBuffer, traces_pb2.TraceBuffer),
+    (results.TraceTile, traces_pb2.TraceTile),
+    (results.StoredObject, traces_pb2.StoredObject),
+    (results.Preset, machines_pb2.PresetInfo),
+    (results.MachineInfo, machines_pb2.MachineInfo),
+    (results.ServerInfo, server_pb2.ServerInfoResponse),
+    (results.ServerLimits, server_pb2.ServerLimits),
+    (results.ServerCounters, server_pb2.ServerCounters),
+    (results.Durations, server_pb2.Durations),
+    (Problem, common_pb2.Problem),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), MIRRORED, ids=lambda c: c.__name__)
+def test_nothing_of_an_answer_is_left_out(ours: Any, theirs: Any) -> None:
+    told = {f.name for f in dataclasses.fields(ours)} | set(vars(ours))
+    assert [f.name for f in theirs.DESCRIPTOR.fields if f.name not in told] == []
+
+
+@pytest.mark.parametrize(
+    "enum", [(Status, "CandidateStatus"), (results.Origin, "Origin"), (results.JobState, "JobState")]
+)
+def test_enums_have_all_values(enum: Any) -> None:
+    ours, theirs = enum
+    values = simulation_pb2.DESCRIPTOR.enum_types_by_name[theirs].values
+    prefix = values[0].name.removesuffix("UNSPECIFIED")
+    assert [v.value for v in ours] == [v.name.removeprefix(prefix) for v in values]
+
+
+def test_a_launch_says_all_that_the_wire_knows(client: tilesim.Client) -> None:
+    launch = Launch("0" * 64, [2, 3], {"n": -1}, {"t": [4]}, {"t": 4096}, True, 1, 2, 3, True, 4, 5)
+    assert None not in vars(launch).values()
+    message = _wire.launch(launch, "0" * 64)
+    assert len(message.ListFields()) == len(message.DESCRIPTOR.fields)
+    assert len(message.options.ListFields()) == len(message.options.DESCRIPTOR.fields)
 
 
 def test_a_trace_is_uploaded_once(client: tilesim.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +307,6 @@ def test_another_thread_cancels(client: tilesim.Client) -> None:
 
 def test_a_deadline_ends_the_work(client: tilesim.Client) -> None:
     cancelled = client.info().counters.cancelled
-    begin = time.monotonic()
     with pytest.raises(tilesim.DeadlineExceeded) as error:
         client.simulate(endless(), timeout=0.5)
     assert error.value.code == "run.deadline"
@@ -254,7 +316,6 @@ def test_a_deadline_ends_the_work(client: tilesim.Client) -> None:
         client.replay([endless()], timeout=0.5, progress=False)
     with pytest.raises(tilesim.DeadlineExceeded), tilesim.Client(machine="tpuv3", timeout=0.5) as hasty:
         hasty.simulate(endless())
-    assert time.monotonic() - begin < 20
     eventually(lambda: client.info().running == 0 and client.info().counters.cancelled > cancelled)
 
 
@@ -323,12 +384,20 @@ def test_results_can_be_pickled(client: tilesim.Client) -> None:
         ranking.note = "x"
 
 
-def test_progress(client: tilesim.Client, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("with_tqdm", [True, False])
+def test_progress(
+    client: tilesim.Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, with_tqdm: bool
+) -> None:
+    if with_tqdm:
+        pytest.importorskip("tqdm")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     candidates = [Candidate(copy_launch(b)) for b in (64, 128, 256)]
     client.rank(candidates)
     assert capsys.readouterr().err == ""
     client.rank(candidates, progress=True)
-    assert "3/3" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "3/3" in told and ("it/s" in told) == with_tqdm
     client.replay([copy_launch(64)], progress=True)
     assert "1/1" in capsys.readouterr().err
 
@@ -389,11 +458,9 @@ def test_nobody_answers() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with tilesim.Client(f"127.0.0.1:{taken.getsockname()[1]}") as client:
-            begin = time.monotonic()
             with pytest.raises(tilesim.Unavailable) as error:
                 client.info()
             assert (error.value.code, error.value.path) == ("client.unreachable", "address")
-            assert time.monotonic() - begin < 20
             with pytest.raises(tilesim.DeadlineExceeded):
                 client.info(timeout=0.2)
 

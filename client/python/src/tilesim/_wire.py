@@ -37,6 +37,8 @@ def launch(launch: Launch, digest: str) -> simulation_pb2.Launch:
             max_work_items=launch.max_work_items,
             max_requests=launch.max_requests,
             allow_cost_mismatch=launch.allow_cost_mismatch,
+            registers_per_item=launch.registers_per_item,
+            threads_per_item=launch.threads_per_item,
         ),
     )
 

@@ -155,6 +155,11 @@ class TraceBuilder:
         self._declared.append(" ".join(words))
         return Tile(name, unit)
 
+    def resources(self, *, registers: int = 0, threads: int = 0) -> None:
+        """Says what one work-item takes of a core: registers, of all its threads together, and threads. Call it once at
+        most."""
+        self._declared.append(f"resources registers {registers} threads {threads}")
+
     def dispatch(self, *, order: Sequence[int] = (), key: IntLike | None = None) -> None:
         """In which order work-items start: axes from the slowest to the fastest, or sorted by a key."""
         words = ["dispatch"]

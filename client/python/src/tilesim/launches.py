@@ -157,6 +157,10 @@ class Launch:
     """Refuse a launch with more memory requests; at most, and by default, the server's limit."""
     allow_cost_mismatch: bool = False
     """Run even if the trace's costs were measured on a machine that differs from this one."""
+    registers_per_item: int | None = None
+    """Registers one work-item takes, of all its threads together; None: as the trace says."""
+    threads_per_item: int | None = None
+    """Threads one work-item takes; None: as the trace says."""
 
 
 @dataclass(frozen=True)

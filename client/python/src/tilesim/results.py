@@ -143,6 +143,15 @@ class Channel:
 
 
 @dataclass(frozen=True)
+class Numa:
+    """One core's requests, by whether the partition of the channels that serves them is its own."""
+
+    core: int
+    local: int
+    remote: int
+
+
+@dataclass(frozen=True)
 class Dram:
     """Statistics of the DRAM."""
 
@@ -153,6 +162,8 @@ class Dram:
     """The banked controllers' own counts, one per channel; empty for other models."""
     l2: tuple[ModelCounters, ...]
     """The L2 slices' own counts, one a channel; empty without an L2."""
+    numa: tuple[Numa, ...]
+    """Requests per core by NUMA partition of the channels; empty where there is one partition."""
 
 
 @dataclass(frozen=True)
@@ -506,6 +517,10 @@ class TraceInfo:
     statements: int
     strict_bounds: bool
     """Transfers outside their tensor are refused."""
+    registers: int
+    """Registers one work-item takes, of all its threads together; 0: not counted."""
+    threads: int
+    """Threads one work-item takes; 0: not counted."""
 
 
 @dataclass(frozen=True)
@@ -569,6 +584,17 @@ class ServerCounters:
 
 
 @dataclass(frozen=True)
+class Durations:
+    """How long something took since the server started, in microseconds, to 1 %."""
+
+    count: int
+    p50_us: int
+    p90_us: int
+    p99_us: int
+    max_us: int
+
+
+@dataclass(frozen=True)
 class ServerInfo:
     """Facts about a server."""
 
@@ -582,6 +608,10 @@ class ServerInfo:
     limits: ServerLimits
     uptime_ms: int
     counters: ServerCounters
+    queue_wait: Durations
+    """How long simulations waited for a worker."""
+    run_time: Durations
+    """How long simulations ran that came to their end."""
 
 
 @dataclass(frozen=True)
