@@ -269,6 +269,16 @@ def test_control_flow_by_data_is_refused() -> None:
     assert any("a condition on data" in n for n in alone.notes)
 
 
+def test_what_no_expression_says_is_refused() -> None:
+    args = (floats(8191), floats(200))
+    with pytest.raises(RecordError, match=r"the number of lines of a load depends on the program id .* every='program'"):
+        record(kernels.scattered, 100, args, kwargs={"BLOCK": 64})
+    alone = record(kernels.scattered, 100, args, (3,), kwargs={"BLOCK": 64}, every="program")
+    at = np.arange(3, 67)
+    lines = len(set((at * at * 7919 % 8191 // 16).tolist()))
+    assert f"load x[0] dims [64: 0] lines {lines} of 64 bytes" in alone.text
+
+
 def test_an_access_outside_its_tensor_is_refused() -> None:
     with pytest.raises(RecordError, match="elements 1 to 16 of 'x', which has 16"):
         record(kernels.failing, 1, (floats(16),), kwargs={"BLOCK": 16})

@@ -177,8 +177,8 @@ def by_data(x, y, index, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 @triton.jit
 def scattered(x, y, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     p = tl.program_id(0)
-    at = (p * p * 7919 + p * 104729) % 8191
-    tl.store(y + p, tl.load(x + at ^ 5))
+    at = p + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at * at * 7919 % 8191))
 
 
 @triton.jit
