@@ -271,7 +271,7 @@ def test_control_flow_by_data_is_refused() -> None:
 
 def test_what_no_expression_says_is_refused() -> None:
     args = (floats(8191), floats(200))
-    with pytest.raises(RecordError, match=r"the number of lines of a load depends on the program id .* every='program'"):
+    with pytest.raises(RecordError, match=r"the number of lines of a load depends on the program .* every='program'"):
         record(kernels.scattered, 100, args, kwargs={"BLOCK": 64})
     alone = record(kernels.scattered, 100, args, (3,), kwargs={"BLOCK": 64}, every="program")
     at = np.arange(3, 67)
