@@ -427,8 +427,12 @@ fn a_kernel_is_written_and_simulated() {
         written["trace"]["params"],
         json!({"K": 130, "M": 200, "N": 150})
     );
-    let again = write(&["-o", &container]);
-    assert_eq!(written["trace"]["digest"], again["trace"]["digest"]);
+    for other in [&container, &file("mm")] {
+        let again = write(&["-o", other]);
+        assert_eq!(written["trace"]["digest"], again["trace"]["digest"]);
+    }
+    let bytes = |path: &str| std::fs::read(path).unwrap();
+    assert_eq!(bytes(&file("mm")), bytes(&text));
     // The launch in one more command, and the same said with flags.
     let machine = ["-m", "tpuv3_simple_dram", "--json"];
     let from_file = run_json(

@@ -43,7 +43,7 @@ struct Common {
     /// Change a value of the machine, for example `cores.vector_lanes=256`.
     #[arg(long = "set", value_name = "PATH=VALUE", value_parser = cli_args::pair, requires = "machine")]
     set: Vec<(String, String)>,
-    /// Trace to write: `.tile` for the text form, `.tilec` for the binary container. With --vary or
+    /// Trace to write: `.tile` (or nothing) for the text form, `.tilec` for the binary container. With --vary or
     /// --configs, the folder to write the traces and `candidates.json` into.
     #[arg(long, short, value_name = "PATH")]
     output: PathBuf,
