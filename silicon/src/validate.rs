@@ -1,0 +1,1 @@
+//! Ranks every shape and scores it.
