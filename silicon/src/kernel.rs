@@ -10,6 +10,10 @@ use tilesim_traces::{TraceError, ValidTrace};
 use crate::data::{Measured, Slopes};
 
 /// Figures that are neither measured per configuration nor in the machine file.
+///
+/// `wide_rate`, `narrow_rate`, `shared_rate` and `program_us` were chosen with a closed form in mind that
+/// had been fitted to the seven shapes of `silicon/data` together; how well they carry to other shapes
+/// has not been measured. `instruction_rate` is a guess that nothing measured supports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
     /// Floating-point operations a nanosecond and core, products of 64 rows and more.
@@ -20,11 +24,11 @@ pub struct Constants {
     pub shared_rate: f64,
     /// Bytes a nanosecond and core from the L2 when all cores read the same.
     pub held_rate: f64,
-    /// Nanoseconds from a load to its data: from the L2, and what DRAM adds.
+    /// Nanoseconds from a load to its data in the L2, as the machine file has it.
     pub hit_ns: f64,
-    /// Likewise.
+    /// Nanoseconds that DRAM adds to that, likewise.
     pub miss_ns: f64,
-    /// Microseconds of a launch.
+    /// Microseconds of a launch; the same for all, so that it moves no order.
     pub launch_us: f64,
     /// Microseconds of a program beside its K steps.
     pub program_us: f64,
@@ -32,24 +36,17 @@ pub struct Constants {
     pub instruction_rate: f64,
 }
 
-fn env(name: &str, default: f64) -> f64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(default)
-}
-
 impl Default for Constants {
     fn default() -> Self {
         Constants {
-            wide_rate: env("WIDE", 5400.0),
-            narrow_rate: env("NARROW", 3600.0),
-            shared_rate: env("SHARED", 240.0),
+            wide_rate: 5400.0,
+            narrow_rate: 3600.0,
+            shared_rate: 240.0,
             held_rate: 60.0,
-            hit_ns: env("HIT", 140.0),
-            miss_ns: env("MISS", 440.0),
+            hit_ns: 140.0,
+            miss_ns: 440.0,
             launch_us: 3.7,
-            program_us: env("PROGRAM", 1.0),
+            program_us: 1.0,
             instruction_rate: 8.0,
         }
     }
@@ -160,7 +157,7 @@ pub fn launch(
     k: &Constants,
 ) -> Result<(ValidTrace, Launch), TraceError> {
     let c = m.config;
-    let aligned = size[1] % 16 == 0 && size[2] % 16 == 0;
+    let aligned = size[1].is_multiple_of(16) && size[2].is_multiple_of(16);
     let resources = if aligned { m.resources } else { m.unaligned };
     let cycles = |ns: f64| (ns * machine.clocks.core_khz as f64 / 1e6).round().max(1.0) as u64;
     let cost = step_cost(m, aligned, machine, k);

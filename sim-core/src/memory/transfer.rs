@@ -362,9 +362,9 @@ impl Transfers {
         let end = begin + lines.div_ceil(self.ports);
         let (mut to_dram, mut backs, mut fetched) = (lines, 0, 0);
         if self.l2.is_some() {
-            // As if nothing else came until its last request is sent.
-            let wait = self.dram.waiting().max(self.cap.waiting()) / ONE;
-            let due = self.arrival(end - 1, wait, access, false, false);
+            // Without queueing: how far the queues are known here depends on the windows in which
+            // cores and memory advance, and no result may.
+            let due = self.arrival(end - 1, 0, access, false, false);
             if let Some(l2) = &mut self.l2 {
                 let touched = l2.touch(self.walker.clone(), write, due);
                 to_dram = touched.missing;

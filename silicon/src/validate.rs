@@ -1,1 +1,0 @@
-//! Ranks every shape and scores it.
