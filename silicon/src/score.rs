@@ -115,6 +115,7 @@ impl Score {
 }
 
 #[cfg(test)]
+#[allow(clippy::panic)]
 mod tests {
     use super::*;
 

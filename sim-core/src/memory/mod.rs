@@ -16,7 +16,7 @@
 
 pub mod arbiter;
 mod cached;
-mod calendar;
+pub mod calendar;
 pub mod channel_map;
 pub mod channels;
 mod flights;

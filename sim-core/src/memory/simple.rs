@@ -73,7 +73,7 @@ impl SimpleDram {
     }
 
     /// A request reaches the channel in step `at`. Returns (admitted, returned).
-    #[inline]
+    #[inline(always)]
     pub fn admit(&self, channel: &mut SimpleChannel, at: u64) -> (u64, u64) {
         let mut step = at.max(channel.free_at);
         if let Some(pace) = self.pace {
