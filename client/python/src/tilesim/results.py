@@ -297,8 +297,13 @@ class Pruned:
     """Why a candidate was not simulated to its end."""
 
     bound: int
-    """A score that it provably cannot beat."""
+    """A score that it provably cannot beat, known before anything runs."""
     reason: str
+    """Why it is excluded, for people."""
+    resource: str
+    """What gives the bound, for example ``dram`` or ``systolic``; empty if nothing is known."""
+    by_bound: bool
+    """The bound alone excludes it; otherwise its simulation went beyond the ``k``-th best."""
 
 
 @dataclass(frozen=True)
