@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use tilesim_core::{Launch, machine::Machine};
 use tilesim_traces::kernels::{self, CostModel, GivenCost, Kernel, KernelSpec, Matmul};
 use tilesim_traces::model::Resources as Declared;
@@ -14,7 +15,8 @@ use crate::data::{Measured, Slopes};
 /// `wide_rate`, `narrow_rate`, `shared_rate` and `program_us` were chosen with a closed form in mind that
 /// had been fitted to the seven shapes of `silicon/data` together; how well they carry to other shapes
 /// has not been measured. `instruction_rate` is a guess that nothing measured supports.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Constants {
     /// Floating-point operations a nanosecond and core, products of 64 rows and more.
     pub wide_rate: f64,

@@ -1,5 +1,7 @@
 //! How well one order agrees with another.
 
+use serde::{Deserialize, Serialize};
+
 /// Kendall's tau-b of two lists of equal length: 1 for the same order, -1 for the reverse, ties
 /// allowed for. `None` if either list is all ties (or has fewer than two entries).
 ///
@@ -58,58 +60,63 @@ fn inversions(list: &mut Vec<f64>) -> u64 {
     count
 }
 
-/// How well predicted times rank measured ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// How well predicted times rank measured ones. What too few times do not tell is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Score {
     /// Kendall's tau-b over all entries.
-    pub tau: f64,
+    pub kendall_tau: Option<f64>,
     /// The same over the 50 entries with the shortest measured times.
-    pub tau_top50: f64,
+    pub tau_top50: Option<f64>,
     /// Measured time of the entry predicted fastest, over the shortest measured time, less 1.
-    pub regret: f64,
+    pub regret: Option<f64>,
     /// Likewise, of the best among the five predicted fastest.
-    pub regret_top5: f64,
+    pub regret_top5: Option<f64>,
+}
+
+/// Indices in ascending order of the values; of equal ones the earlier first.
+pub fn order(values: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&i, &j| values[i].total_cmp(&values[j]));
+    order
 }
 
 impl Score {
-    /// Ties among predictions go to the earlier entry. `None` for fewer than two entries, or lists
-    /// that are all ties.
-    pub fn of(predicted: &[f64], measured: &[f64]) -> Option<Score> {
-        let tau = kendall_tau(predicted, measured)?;
-        let order = |of: &[f64]| {
-            let mut order: Vec<usize> = (0..of.len()).collect();
-            order.sort_by(|&i, &j| of[i].total_cmp(&of[j]));
-            order
-        };
+    /// Of two lists of equal length. What failed has an infinite predicted time.
+    pub fn of(predicted: &[f64], measured: &[f64]) -> Score {
         let fastest = order(measured);
-        let best = measured[*fastest.first()?];
-        let top: Vec<usize> = fastest.into_iter().take(50).collect();
+        let top = &fastest[..fastest.len().min(50)];
         let of = |list: &[f64]| top.iter().map(|&i| list[i]).collect::<Vec<_>>();
-        let picks: Vec<f64> = order(predicted)
-            .into_iter()
-            .take(5)
-            .map(|i| measured[i])
-            .collect();
-        let regret =
-            |n: usize| picks.iter().take(n).copied().fold(f64::INFINITY, f64::min) / best - 1.0;
-        Some(Score {
-            tau,
-            tau_top50: kendall_tau(&of(predicted), &of(measured)).unwrap_or(0.0),
-            regret: regret(1),
-            regret_top5: regret(5),
-        })
-    }
-
-    /// The mean of several; zeros for none.
-    pub fn mean(scores: &[Score]) -> Score {
-        let mean = |f: &dyn Fn(&Score) -> f64| {
-            scores.iter().map(f).sum::<f64>() / scores.len().max(1) as f64
+        let mut picks = order(predicted);
+        picks.retain(|&i| predicted[i].is_finite());
+        let regret = |n: usize| {
+            let picked = picks.iter().take(n).map(|&i| measured[i]);
+            let time = picked.min_by(f64::total_cmp)?;
+            Some(time / measured[*fastest.first()?] - 1.0)
         };
         Score {
-            tau: mean(&|s| s.tau),
-            tau_top50: mean(&|s| s.tau_top50),
-            regret: mean(&|s| s.regret),
-            regret_top5: mean(&|s| s.regret_top5),
+            kendall_tau: kendall_tau(predicted, measured),
+            tau_top50: kendall_tau(&of(predicted), &of(measured)),
+            regret: regret(1),
+            regret_top5: regret(5),
+        }
+    }
+
+    /// The mean of several, each part over those that have it.
+    pub fn mean<'s>(scores: impl Iterator<Item = &'s Score> + Clone) -> Score {
+        let mean = |part: fn(&Score) -> Option<f64>| {
+            let (mut sum, mut count) = (0.0, 0u32);
+            for value in scores.clone().filter_map(part) {
+                sum += value;
+                count += 1;
+            }
+            (count > 0).then(|| sum / f64::from(count))
+        };
+        Score {
+            kendall_tau: mean(|s| s.kendall_tau),
+            tau_top50: mean(|s| s.tau_top50),
+            regret: mean(|s| s.regret),
+            regret_top5: mean(|s| s.regret_top5),
         }
     }
 }
@@ -156,14 +163,38 @@ mod tests {
         assert!((tau.unwrap_or(0.0) + 0.471_404_520_791_031_7).abs() < 1e-12);
     }
 
+    fn near(a: Option<f64>, b: f64) {
+        assert!(a.is_some_and(|a| (a - b).abs() < 1e-12), "{a:?}");
+    }
+
     #[test]
     fn regret_is_of_the_pick() {
         let measured = [10.0, 12.0, 11.0, 20.0, 21.0, 22.0];
-        let score = Score::of(&[2.0, 1.0, 3.0, 4.0, 5.0, 6.0], &measured).unwrap_or_default();
-        assert!((score.regret - 0.2).abs() < 1e-12);
-        assert!(score.regret_top5.abs() < 1e-12);
-        let reverse = Score::of(&[6.0, 5.0, 4.0, 3.0, 2.0, 1.0], &measured).unwrap_or_default();
-        assert!((reverse.regret - 1.2).abs() < 1e-12);
-        assert!((reverse.regret_top5 - 0.1).abs() < 1e-12);
+        let score = Score::of(&[2.0, 1.0, 3.0, 4.0, 5.0, 6.0], &measured);
+        near(score.regret, 0.2);
+        near(score.regret_top5, 0.0);
+        let reverse = Score::of(&[6.0, 5.0, 4.0, 3.0, 2.0, 1.0], &measured);
+        near(reverse.regret, 1.2);
+        near(reverse.regret_top5, 0.1);
+    }
+
+    #[test]
+    fn what_failed_is_last() {
+        let measured = [10.0, 11.0, 12.0];
+        let failed = Score::of(&[f64::INFINITY, 1.0, 2.0], &measured);
+        let last = Score::of(&[3.0, 1.0, 2.0], &measured);
+        assert_eq!(failed.kendall_tau, last.kendall_tau);
+        // Nobody picks it.
+        near(failed.regret_top5, 0.1);
+        near(last.regret_top5, 0.0);
+    }
+
+    #[test]
+    fn few_times_tell_little() {
+        assert_eq!(Score::of(&[], &[]), Score::default());
+        let one = Score::of(&[1.0], &[1.0]);
+        assert_eq!((one.kendall_tau, one.regret), (None, Some(0.0)));
+        let mean = Score::mean([one, Score::default()].iter());
+        assert_eq!(mean, one);
     }
 }
