@@ -1,6 +1,7 @@
 //! `tilesim validate`: simulated rankings against measured ones.
 
 use std::{
+    collections::BTreeMap,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
@@ -8,11 +9,12 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use comfy_table::{ColumnConstraint, Width};
 use serde::Serialize;
 use tilesim_core::MODEL_VERSION;
 use tilesim_server::error::{Problem, ServiceError};
 use tilesim_silicon::{
-    constants::{self, Constant, Origin, Sensitivity},
+    constants::{self, Constant, Origin, Point, Sensitivity},
     data::{Config, Data, DataError, Entry, File, Shape},
     kernel::Constants,
     score::Score,
@@ -267,7 +269,7 @@ fn shape_json(
     model: &Model,
     configs: &[Entry],
     shape: &Shape,
-    times: &std::collections::BTreeMap<usize, Prediction>,
+    times: &BTreeMap<usize, Prediction>,
 ) -> ShapeJson {
     let place = |place: &Place| {
         let config = configs.get(place.config)?.config;
@@ -466,9 +468,25 @@ fn constants_in_use(document: &ValidateJson<'_>) -> anyhow::Result<()> {
             constant.source.to_owned(),
         ]);
     }
+    if let Some(source) = table.column_mut(4) {
+        source.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(60)));
+    }
     output::line(&table.to_string())?;
 
     let sensitivity = document.sensitivity;
+    let now = |name: &str| document.constants.iter().find(|c| c.name == name);
+    let old: Vec<&str> = sensitivity
+        .constants
+        .iter()
+        .filter(|(name, moved)| now(name).is_none_or(|c| c.value != moved.value))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !old.is_empty() {
+        output::line(&format!(
+            "note: computed with another {}; --sensitivity computes it again",
+            old.join(", ")
+        ))?;
+    }
     output::line(&format!(
         "Fitted constants 20 % less and 20 % more: means over {}, {}; unmoved: tau {}, regret {}",
         sensitivity.shapes.join(", "),
@@ -476,17 +494,27 @@ fn constants_in_use(document: &ValidateJson<'_>) -> anyhow::Result<()> {
         tau(sensitivity.mean.kendall_tau),
         percent(sensitivity.mean.regret),
     ))?;
-    let mut table = output::table(&["constant", "value", "moved to", "tau", "regret"]);
+    let mut table = output::table(&[
+        "constant",
+        "value",
+        "20 % less",
+        "tau",
+        "regret",
+        "20 % more",
+        "tau",
+        "regret",
+    ]);
     for (name, moved) in &sensitivity.constants {
-        for point in [&moved.less, &moved.more] {
-            table.add_row([
-                name.clone(),
-                plain(&moved.value),
+        let point = |point: &Point| {
+            [
                 plain(&point.value),
                 tau(point.mean.kendall_tau),
                 percent(point.mean.regret),
-            ]);
-        }
+            ]
+        };
+        let first = [name.clone(), plain(&moved.value)];
+        let points = [point(&moved.less), point(&moved.more)];
+        table.add_row(first.into_iter().chain(points.into_iter().flatten()));
     }
     output::align(&mut table, 1);
     output::line(&table.to_string())
