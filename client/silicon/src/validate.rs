@@ -29,6 +29,9 @@ pub enum Failure {
     Panicked,
 }
 
+/// Threads at once, at most: more than any machine has processors.
+const MOST_THREADS: usize = 1024;
+
 /// A simulated time in microseconds.
 pub type Prediction = Result<f64, Failure>;
 
@@ -87,7 +90,8 @@ impl Model {
         };
         let mut all = vec![BTreeMap::new(); shapes.len()];
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads.get()).map(|_| scope.spawn(work)).collect();
+            let threads = threads.get().min(jobs.len()).min(MOST_THREADS);
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             for (s, c, time) in threads
                 .into_iter()
                 .flat_map(|t| t.join().unwrap_or_default())
