@@ -48,7 +48,8 @@ pub struct Dispatcher<'a> {
     next: Vec<u64>,
     first_core: usize,
     items: u64,
-    /// Work-items jumped over: item k stands for item k + `skipped` of the launch.
+    /// Work-items jumped over: item k does, where it stands, what item k + `skipped` of the launch
+    /// does elsewhere.
     skipped: u64,
     delivered: u64,
     out_of_bounds: u64,
@@ -165,9 +166,6 @@ impl<'a> Dispatcher<'a> {
     pub fn skip(&mut self, items: u64) {
         self.skipped += items;
         self.items -= items;
-        self.summaries
-            .iter_mut()
-            .for_each(|(known, _)| *known = None);
     }
 
     /// Append the state to `out`, steps relative to `now`, work-items to `base`.
@@ -335,8 +333,8 @@ impl<'a> Dispatcher<'a> {
     fn prepare(&mut self, index: u64) -> Result<Prepared, SimError> {
         let mut work = self.pool.pop().unwrap_or_default();
         work.index = index;
-        let pid = self.bound.pid(index + self.skipped);
-        self.bound.expand(pid, &mut work.item)?;
+        self.bound.expand(self.bound.pid(index), &mut work.item)?;
+        work.item.pid = self.bound.pid(index + self.skipped);
         self.out_of_bounds += work.item.out_of_bounds;
         let (first, last) = (index == 0, index + 1 == self.items);
         let variant = self.variant(index);
@@ -447,7 +445,7 @@ impl<'a> Dispatcher<'a> {
     fn summary(&mut self, index: u64) -> Result<&Summary, SimError> {
         let at = (index % REMEMBERED) as usize;
         if self.summaries[at].0 != Some(index) {
-            let pid = self.bound.pid(index + self.skipped);
+            let pid = self.bound.pid(index);
             self.bound.expand(pid, &mut self.scratch)?;
             let (known, summary) = &mut self.summaries[at];
             self.builder.summary(&self.context, &self.scratch, summary);

@@ -9,7 +9,7 @@ mod twin;
 
 use std::path::PathBuf;
 
-use tilesim_core::machine::{ChannelMap, Machine};
+use tilesim_core::machine::{BankedDevice, ChannelMap, DramModel, Machine};
 use tilesim_core::report::Exactness;
 use tilesim_core::{Launch, Report, SimError, simulate};
 use tilesim_traces::{LaunchArgs, ValidTrace, json, validate};
@@ -58,7 +58,7 @@ fn program(name: &str) -> ValidTrace {
     let mut trace = json::import(&text, &json::no_files).unwrap().trace;
     for tensor in &mut trace.tensors {
         for extent in &mut tensor.extents {
-            *extent = tilesim_traces::model::Expr::Const(1 << 17);
+            *extent = tilesim_traces::model::Expr::Const(1 << 15);
         }
     }
     // What tiles ask of units is counted on the way, so jumps must count it too.
@@ -79,6 +79,79 @@ fn machine(map: ChannelMap, cores: u32) -> Machine {
     machine.cores.count = cores;
     machine.cores.partition = vec![0; cores as usize];
     machine
+}
+
+/// A preset with banked DRAM, an interleaved map and no refresh.
+fn banked(preset: &str, cores: u32) -> Machine {
+    let mut machine = Machine::preset(preset).unwrap();
+    machine.dram.channel_map = ChannelMap::Interleave;
+    machine.cores.count = cores;
+    machine.cores.partition = vec![0; cores as usize];
+    let DramModel::Banked { device } = &mut machine.dram.model else {
+        panic!("{preset} is not banked");
+    };
+    **device = without_refresh(device);
+    machine
+}
+
+fn one_clock(mut machine: Machine) -> Machine {
+    machine.clocks.noc_khz = machine.clocks.core_khz;
+    machine.clocks.dram_khz = machine.clocks.core_khz;
+    machine
+}
+fn truncated(mut machine: Machine) -> Machine {
+    machine.clocks.truncate_to_ps = true;
+    println!("{:?}", machine.clocks);
+    machine
+}
+
+fn without_refresh(device: &BankedDevice) -> BankedDevice {
+    let mut tree = device.tree().clone();
+    tree["refresh_manager"] = serde_json::json!({"impl": "NoRefresh"});
+    BankedDevice::from_tree(&tree).unwrap()
+}
+
+#[test]
+fn explore() {
+    let machines = [
+        ("simple1", machine(ChannelMap::Interleave, 1)),
+        ("tpuv3-1", one_clock(banked("tpuv3", 1))),
+        ("tpuv3-2", one_clock(banked("tpuv3", 2))),
+        ("tpuv6e", one_clock(banked("tpuv6e", 1))),
+        ("trunc", truncated(banked("tpuv3", 1))),
+        ("exact", banked("tpuv3", 1)),
+    ];
+    let n: u64 = std::env::var("N").map_or(1, |n| n.parse().unwrap());
+    for (name, grid) in [
+        ("large_grid", vec![10000 * n]),
+        ("vecadd_sync", vec![10000 * n]),
+        ("vecadd_async_big", vec![200 * n]),
+        ("softmax_rows", vec![1000 * n]),
+        ("gemm_256", vec![50 * n, 5]),
+        ("gemm_1024_k", vec![50 * n, 4]),
+        ("gemm_compute_bound", vec![50 * n, 4]),
+        ("gemm_double_buffered", vec![50 * n, 4]),
+    ] {
+        if !std::env::var("P").map_or(true, |p| name.contains(&p)) {
+            continue;
+        }
+        let trace = program(name);
+        for (on, machine) in &machines {
+            let mut launch = Launch {
+                args: LaunchArgs { grid: grid.clone(), ..LaunchArgs::default() },
+                ..Launch::default()
+            };
+            let t = std::time::Instant::now();
+            let quick = simulate(machine, &trace, &launch, &mut ()).unwrap();
+            let dt = t.elapsed();
+            launch.options.full = true;
+            let t = std::time::Instant::now();
+            let full = simulate(machine, &trace, &launch, &mut ()).unwrap();
+            let df = t.elapsed();
+            let same = quick.cycles == full.cycles && quick.dram == full.dram && quick.cores == full.cores;
+            println!("{name} {grid:?} {on}: {:?} {dt:?} full {df:?} same {same}", quick.exactness);
+        }
+    }
 }
 
 #[test]

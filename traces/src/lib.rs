@@ -72,6 +72,7 @@ pub mod launch;
 pub mod limits;
 pub mod load;
 pub mod model;
+mod motion;
 mod program;
 pub mod show;
 mod syntax;
@@ -79,6 +80,7 @@ pub mod text;
 pub mod validate;
 
 pub use bind::{Bound, BoundTensor};
+pub use motion::Motion;
 pub use digest::Digest;
 pub use error::{ErrorCode, TextSpan, TraceError};
 pub use launch::{LaunchArgs, WorkItem};

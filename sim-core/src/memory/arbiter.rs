@@ -190,8 +190,13 @@ impl Arbiter {
         0
     }
 
-    /// Append the state to `out`, steps relative to `now`; `transfer` names a transfer.
-    pub fn canonical(&self, now: u64, out: &mut Vec<u64>, transfer: &impl Fn(u32) -> u64) {
+    /// Append the state to `out`, steps relative to `now`; `name` appends what a packet is.
+    pub fn canonical(
+        &self,
+        now: u64,
+        out: &mut Vec<u64>,
+        name: &impl Fn(&Packet, &mut Vec<u64>),
+    ) {
         out.push(u64::from(self.waiting));
         out.push(u64::from(self.pointer));
         out.push(self.free_at.saturating_sub(now));
@@ -203,9 +208,9 @@ impl Arbiter {
             while at != NONE {
                 let node = &self.nodes[at as usize];
                 out.push(source as u64);
-                out.push(transfer(node.packet.transfer));
                 out.push(now.wrapping_sub(node.packet.pushed));
                 out.push(u64::from(node.packet.write) << 8 | u64::from(node.packet.cause));
+                name(&node.packet, out);
                 at = node.next;
             }
         }
