@@ -115,6 +115,8 @@ pub fn launch(trace: Digest, launch: &Launch) -> v1::Launch {
             max_work_items: unless(options.limits.max_work_items, default.limits.max_work_items),
             max_requests: unless(options.max_requests, default.max_requests),
             allow_cost_mismatch: options.allow_cost_mismatch,
+            registers_per_item: options.registers_per_item,
+            threads_per_item: options.threads_per_item,
         }),
     }
 }

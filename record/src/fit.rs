@@ -11,8 +11,8 @@ use tilesim_traces::import::pytorchsim::UnitRow;
 use tilesim_traces::launch::{OpKind as Expanded, ResolvedIndirect, WorkItem};
 use tilesim_traces::model::{
     Admission, BinaryOp, Bounds, Buffer, BufferId, Compute, CostSource, Dim, Direction, Dispatch,
-    Dma, Expr, For, Header, If, Indirect, Layout, Role, SemId, Stmt, Tensor, TensorId, Tile,
-    TileId, Trace, Unit, VarId, Wait,
+    Dma, Expr, For, Header, If, Indirect, Layout, Resources, Role, SemId, Stmt, Tensor, TensorId,
+    Tile, TileId, Trace, Unit, VarId, Wait,
 };
 use tilesim_traces::{Bound, LaunchArgs, Limits, ValidTrace, limits};
 
@@ -128,6 +128,7 @@ pub fn fit(recording: &Recording, tables: &Tables) -> Result<Fitted, RecordError
             order: axes.order.clone(),
             key: None,
         },
+        resources: Resources::default(),
     };
     let trace = ValidTrace::try_from(trace)?;
     verify(&trace, recording, &axes)?;

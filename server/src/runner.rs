@@ -17,6 +17,7 @@ use std::{
 };
 
 use crossbeam::channel::{Receiver, Sender, bounded};
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tilesim_core::{Launch, MODEL_VERSION, Progress, Report, SimError, Watch, simulate};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
@@ -152,6 +153,53 @@ pub struct RunCounters {
     pub cancelled: AtomicU64,
 }
 
+/// How long something took, since the start, in microseconds. Relative error at most 1 %.
+#[derive(Debug)]
+pub struct Durations(Mutex<Histogram<u64>>);
+
+/// Quantiles of [`Durations`], in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quantiles {
+    /// How many there were.
+    pub count: u64,
+    /// Half took at most this long.
+    pub p50: u64,
+    /// Nine of ten took at most this long.
+    pub p90: u64,
+    /// 99 of 100 took at most this long.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+impl Durations {
+    /// Longer ones are counted as this long: a day.
+    const LONGEST_US: u64 = 24 * 60 * 60 * 1_000_000;
+
+    fn new() -> std::io::Result<Durations> {
+        Histogram::new_with_bounds(1, Self::LONGEST_US, 2)
+            .map(|histogram| Durations(Mutex::new(histogram)))
+            .map_err(std::io::Error::other)
+    }
+
+    fn note(&self, time: Duration) {
+        lock(&self.0).saturating_record(time.as_micros() as u64);
+    }
+
+    /// What has been seen so far.
+    pub fn quantiles(&self) -> Quantiles {
+        let histogram = lock(&self.0);
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        Quantiles {
+            count: histogram.len(),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: histogram.max(),
+        }
+    }
+}
+
 type Outcome = Result<RunResult, ServiceError>;
 type FlightKey = (Tenant, ResultKey);
 
@@ -184,6 +232,8 @@ struct Shared {
     memory: Mutex<Lru<FlightKey, Arc<StoredResultInMemory>>>,
     store: Option<Arc<Store>>,
     counters: RunCounters,
+    waits: Durations,
+    runs: Durations,
     running: AtomicUsize,
     /// Running mean of the time of a run, in microseconds.
     mean_run_us: AtomicU64,
@@ -229,6 +279,8 @@ impl Runner {
             memory: Mutex::new(Lru::new(config.memory_bytes)),
             store,
             counters: RunCounters::default(),
+            waits: Durations::new()?,
+            runs: Durations::new()?,
             running: AtomicUsize::new(0),
             mean_run_us: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -263,6 +315,16 @@ impl Runner {
     /// Counters since the start.
     pub fn counters(&self) -> &RunCounters {
         &self.shared.counters
+    }
+
+    /// How long simulations waited for a worker, since the start.
+    pub fn waits(&self) -> Quantiles {
+        self.shared.waits.quantiles()
+    }
+
+    /// How long simulations that came to their end ran, since the start.
+    pub fn runs(&self) -> Quantiles {
+        self.shared.runs.quantiles()
     }
 
     /// Simulations that run now.
@@ -508,7 +570,8 @@ impl Shared {
         if flight.cancel.load(Ordering::Relaxed) {
             return Err(ServiceError::cancelled());
         }
-        let queue_ms = millis(job.queued.elapsed());
+        let waited = job.queued.elapsed();
+        self.waits.note(waited);
         self.counters.simulations.fetch_add(1, Ordering::Relaxed);
         self.running.fetch_add(1, Ordering::Relaxed);
         let begin = Instant::now();
@@ -532,7 +595,7 @@ impl Shared {
         match run {
             Ok(Ok(report)) => {
                 self.note_run_time(elapsed);
-                Ok(self.keep(job, report, queue_ms, millis(elapsed)))
+                Ok(self.keep(job, report, millis(waited), millis(elapsed)))
             }
             Ok(Err(SimError::Cancelled { .. })) => {
                 self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
@@ -597,6 +660,7 @@ impl Shared {
     }
 
     fn note_run_time(&self, elapsed: Duration) {
+        self.runs.note(elapsed);
         let new = elapsed.as_micros() as u64;
         let old = self.mean_run_us.load(Ordering::Relaxed);
         // Racing updates lose one sample, which a mean can bear.

@@ -142,6 +142,8 @@ fn options(
         cycle_budget: options.cycle_budget,
         max_requests: capped(options.max_requests, limits.requests, "max_requests")?,
         allow_cost_mismatch: options.allow_cost_mismatch,
+        registers_per_item: options.registers_per_item,
+        threads_per_item: options.threads_per_item,
         ..RunOptions::default()
     };
     run.limits.max_work_items =
@@ -464,6 +466,8 @@ pub fn trace_info(loaded: &LoadedTrace) -> v1::TraceInfo {
         tiles: trace.tiles.iter().map(tile).collect(),
         statements: count(&trace.body),
         strict_bounds: trace.bounds == model::Bounds::Strict,
+        registers: trace.resources.registers,
+        threads: trace.resources.threads,
     }
 }
 

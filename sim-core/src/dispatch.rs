@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 use tilesim_traces::Bound;
 use tilesim_traces::launch::WorkItem;
+use tilesim_traces::model::Resources;
 
 use crate::cores::{Core, Prepared};
 use crate::engine::RunOptions;
@@ -37,8 +38,8 @@ pub struct Dispatcher<'a> {
     policy: DispatchPolicy,
     residency: Residency,
     residents_max: usize,
-    registers_per_item: u64,
-    threads_per_item: u64,
+    /// What one work-item takes of a core besides scratchpad.
+    per_item: Resources,
     spad: u64,
     /// Cores of the partition.
     cores: Vec<u32>,
@@ -102,8 +103,7 @@ impl<'a> Dispatcher<'a> {
             policy,
             residency: machine.cores.residency.clone(),
             residents_max: max,
-            registers_per_item: options.registers_per_item,
-            threads_per_item: options.threads_per_item,
+            per_item: options.resources(bound.trace()),
             spad: machine.cores.scratchpad_bytes,
             next: (0..cores.len() as u64).collect(),
             slots: (0..slots).map(|_| None).collect(),
@@ -318,8 +318,8 @@ impl<'a> Dispatcher<'a> {
         let n = residents as u64 + 1;
         residents == 0
             || [
-                (registers, self.registers_per_item),
-                (threads, self.threads_per_item),
+                (registers, self.per_item.registers),
+                (threads, self.per_item.threads),
             ]
             .iter()
             .all(|&(all, each)| all == 0 || each.saturating_mul(n) <= all)

@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
-use tilesim_traces::model::{Dma, Stmt};
+use tilesim_traces::model::{Dma, Resources, Stmt, Trace};
 use tilesim_traces::{Bound, LaunchArgs, Limits, ValidTrace};
 
 use crate::cores::{Core, CoreStats};
@@ -52,10 +52,11 @@ pub struct RunOptions {
     pub max_requests: u64,
     /// Run although tile costs were measured on another machine.
     pub allow_cost_mismatch: bool,
-    /// Registers one work-item takes, for machines whose residency counts them.
-    pub registers_per_item: u64,
+    /// Registers one work-item takes, for machines whose residency counts them; none: as the trace
+    /// says.
+    pub registers_per_item: Option<u64>,
     /// Threads one work-item takes, likewise.
-    pub threads_per_item: u64,
+    pub threads_per_item: Option<u64>,
     /// Simulate every work-item even where the run provably repeats itself.
     pub full: bool,
 }
@@ -67,9 +68,20 @@ impl Default for RunOptions {
             limits: Limits::default(),
             max_requests: 1 << 40,
             allow_cost_mismatch: false,
-            registers_per_item: 0,
-            threads_per_item: 0,
+            registers_per_item: None,
+            threads_per_item: None,
             full: false,
+        }
+    }
+}
+
+impl RunOptions {
+    /// What one work-item of the trace takes of a core in this run.
+    pub fn resources(&self, trace: &Trace) -> Resources {
+        let declared = trace.resources;
+        Resources {
+            registers: self.registers_per_item.unwrap_or(declared.registers),
+            threads: self.threads_per_item.unwrap_or(declared.threads),
         }
     }
 }
@@ -222,8 +234,9 @@ pub fn identity(
 ) -> Result<Identity, SimError> {
     let mut launch = blake3::Hasher::new();
     launch.update(bound.digest().to_string().as_bytes());
-    launch.update(&options.registers_per_item.to_le_bytes());
-    launch.update(&options.threads_per_item.to_le_bytes());
+    let resources = options.resources(bound.trace());
+    launch.update(&resources.registers.to_le_bytes());
+    launch.update(&resources.threads.to_le_bytes());
     launch.update(&[u8::from(options.full)]);
     Ok(Identity {
         trace: bound.trace().digest().to_string(),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use tilesim_core::machine::import::ImportOptions;
-use tilesim_core::machine::{Machine, load};
+use tilesim_core::machine::{Machine, Residency, load};
 use tilesim_core::{Launch, Report, simulate};
 use tilesim_traces::kernels::args::{KINDS, parse_args};
 use tilesim_traces::kernels::{self, CostModel, GivenCost, Kernel, KernelSpec, Matmul};
@@ -309,7 +309,7 @@ fn stages_hide_latency() {
                 overlap: 0,
             },
         );
-        run(&machine, &KernelSpec { kernel, cost }).0.cycles
+        run(&machine, &KernelSpec::new(kernel, cost)).0.cycles
     };
     let measured: Vec<u64> = [1, 2, 3, 4, 8, 0].into_iter().map(cycles).collect();
     eprintln!("stages 1 2 3 4 8 as-fits: {measured:?}");
@@ -343,10 +343,47 @@ proptest! {
             stages, group, split_k, form, trans_a: trans, trans_b: !trans,
             ..Matmul::new(mnk[0], mnk[1], mnk[2], tile)
         });
-        let spec = KernelSpec { kernel, cost: cost(&machine) };
+        let spec = KernelSpec::new(kernel, cost(&machine));
         let trace = kernels::generate(&spec).unwrap();
         let bytes = moved_bytes(&trace);
         machine.cores.scratchpad_bytes = bytes + slack;
         run(&machine, &spec);
     }
+}
+
+#[test]
+fn declared_threads_and_registers_limit_residents() {
+    let mut machine = machine();
+    machine.cores.residency = Residency::Resources {
+        max: 8,
+        registers: 65_536,
+        threads: 2048,
+    };
+    let options = "m=256 n=256 k=64 tile=32x32x32 acc_in_registers=true";
+    let cycles = |more: &str, per_item: [Option<u64>; 2]| {
+        let spec = spec("matmul", &format!("{options}{more}"));
+        let trace = ValidTrace::try_from(kernels::generate(&spec).unwrap()).unwrap();
+        let mut launch = Launch {
+            args: kernels::launch(&spec).unwrap(),
+            ..Launch::default()
+        };
+        [
+            launch.options.registers_per_item,
+            launch.options.threads_per_item,
+        ] = per_item;
+        let report = simulate(&machine, &trace, &launch, &mut ()).unwrap();
+        (report.cycles, report.identity.launch)
+    };
+    let many = cycles("", [None, None]).0;
+    let one = cycles(" threads=2048", [None, None]).0;
+    assert!(one > many, "one resident {one}, eight {many}");
+    assert_eq!(cycles(" registers=40000", [None, None]).0, one);
+    assert_eq!(cycles(" threads=256 registers=8192", [None, None]).0, many);
+    // A launch says otherwise.
+    assert_eq!(cycles(" threads=2048", [None, Some(256)]).0, many);
+    assert_eq!(cycles("", [None, Some(2048)]).0, one);
+    // What is declared and said alike is one launch.
+    let said = cycles(" threads=2048", [None, Some(2048)]);
+    assert_eq!(said, cycles(" threads=2048", [None, None]));
+    assert_ne!(said.1, cycles(" threads=2048", [None, Some(256)]).1);
 }

@@ -102,6 +102,14 @@ async fn equal_requests_in_flight_run_once_and_a_cancel_hurts_nobody_else() {
     assert_eq!(third.envelope.unwrap().origin(), v1::Origin::Joined);
     let counters = daemon.info().await.counters.unwrap();
     assert_eq!((counters.simulations, counters.cancelled), (1, 0));
+    let info = daemon.info().await;
+    let (wait, run) = (info.queue_wait.unwrap(), info.run_time.unwrap());
+    assert_eq!((wait.count, run.count), (1, 1));
+    for times in [&wait, &run] {
+        assert!(times.p50_us <= times.p90_us && times.p90_us <= times.p99_us);
+        assert!(times.max_us >= times.p50_us);
+    }
+    assert!(run.p50_us > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 //! ```text
 //! offset  bytes
 //!      0      8  magic: 89 54 53 54 52 0d 0a 1a  ("\x89TSTR\r\n\x1a": damage by text-mode copying shows)
-//!      8      2  format version, little-endian: 1
+//!      8      2  format version, little-endian: 1 or 2
 //!     10      2  flags, little-endian: bit 0 the payload is one zstd frame; other bits are 0
 //!     12      8  length of the payload before compression, little-endian, at most 32 MiB
 //!     20      8  length of the payload as stored, little-endian
@@ -11,27 +11,30 @@
 //!     60      -  the stored payload, to the end
 //! ```
 //!
-//! The payload of version 1 is `Wire` (`container/wire_v1.rs`) in bincode 2 (variable-length integers,
-//! little-endian). Nothing in it nests: statements are listed depth first, each with its number of
+//! The payload is the `Wire` of its version (`container/wire_v1.rs`, `container/wire_v2.rs`) in bincode 2
+//! (variable-length integers, little-endian). Nothing in it nests: statements are listed depth first, each with its number of
 //! children, and the nodes of all expressions stand in one list in prefix order, so that reading a
 //! hostile container takes neither deep recursion nor more memory than its size accounts for.
 //!
-//! Newer builds read every older version; an unknown version is refused as such.
+//! Newer builds read every older version; an unknown version is refused as such. A trace is written in the
+//! oldest version that can say it, so that older builds read what they could always read.
 
+use std::borrow::Cow;
 use std::io::Read as _;
 
 use crate::error::{ErrorCode, TraceError};
-use crate::model::Trace;
+use crate::model::{Resources, Trace};
 use crate::validate::ValidTrace;
 
 mod codec;
 mod wire_v1;
+mod wire_v2;
 
 /// The first bytes of every container.
 pub const MAGIC: [u8; 8] = *b"\x89TSTR\r\n\x1a";
 
-/// The format version that is written.
-pub const VERSION: u16 = 1;
+/// The newest format version.
+pub const VERSION: u16 = 2;
 
 /// Bytes of a payload before compression, at most.
 pub const MAX_PAYLOAD_BYTES: usize = 32 << 20;
@@ -65,7 +68,12 @@ pub fn encode(trace: &ValidTrace) -> Result<Vec<u8>, TraceError> {
 ///
 /// As [`encode`].
 pub fn encode_with(trace: &ValidTrace, compress: bool) -> Result<Vec<u8>, TraceError> {
-    let payload = codec::encode(&wire_v1::from_trace(trace))
+    let (version, payload) = if trace.resources == Resources::default() {
+        (1u16, codec::encode(&wire_v1::from_trace(trace)))
+    } else {
+        (2, codec::encode(&wire_v2::from_trace(trace)))
+    };
+    let payload = payload
         .map_err(|e| TraceError::new(ErrorCode::TooLarge, "", format!("cannot encode: {e}")))?;
     if payload.len() > MAX_PAYLOAD_BYTES {
         return Err(TraceError::new(
@@ -86,7 +94,7 @@ pub fn encode_with(trace: &ValidTrace, compress: bool) -> Result<Vec<u8>, TraceE
     };
     let mut out = Vec::with_capacity(HEADER_BYTES + stored.len());
     out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&version.to_le_bytes());
     out.extend_from_slice(&(if compress { FLAG_ZSTD } else { 0 }).to_le_bytes());
     out.extend_from_slice(&(payload.len() as u64).to_le_bytes());
     out.extend_from_slice(&(stored.len() as u64).to_le_bytes());
@@ -171,15 +179,18 @@ pub fn decode(bytes: &[u8]) -> Result<Trace, TraceError> {
         .with_hint(format!("a container holds at most {MAX_PAYLOAD_BYTES}")));
     }
     let payload_len = payload_len as usize;
-    if flags & FLAG_ZSTD != 0 {
-        codec::decode(&decompress(stored, payload_len)?)
+    let payload = if flags & FLAG_ZSTD != 0 {
+        Cow::Owned(decompress(stored, payload_len)?)
     } else if stored.len() == payload_len {
-        codec::decode(stored)
+        Cow::Borrowed(stored)
     } else {
         return Err(corrupt("the payload has another length than it says"));
+    };
+    let no_trace = |e| corrupt(format!("not a trace: {e}"));
+    match version {
+        1 => wire_v1::into_trace(codec::decode(&payload).map_err(no_trace)?),
+        _ => wire_v2::into_trace(codec::decode(&payload).map_err(no_trace)?),
     }
-    .map_err(|e| corrupt(format!("not a trace: {e}")))
-    .and_then(wire_v1::into_trace)
 }
 
 /// Decompresses exactly `len` bytes; never holds more than one more.
@@ -241,8 +252,10 @@ mod tests {
 
         #[test]
         fn any_payload_is_read_or_refused(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
-            if let Ok(trace) = decode(&frame(1, 0, payload.len() as u64, &payload)) {
-                let _ = crate::validate::check(&trace);
+            for version in 1..=VERSION {
+                if let Ok(trace) = decode(&frame(version, 0, payload.len() as u64, &payload)) {
+                    let _ = crate::validate::check(&trace);
+                }
             }
         }
     }
@@ -292,7 +305,7 @@ mod tests {
     #[test]
     fn versions_and_flags() {
         assert_eq!(
-            decode(&frame(2, 0, 0, &[])).unwrap_err().code,
+            decode(&frame(VERSION + 1, 0, 0, &[])).unwrap_err().code,
             ErrorCode::Version
         );
         assert_eq!(
@@ -355,13 +368,30 @@ mod tests {
     /// encode to the same payload.
     const GOLDEN_V1: &str = include_str!("../testdata/container_v1.hex").trim_ascii();
 
+    /// The same of version 2, in which the trace says what a work-item takes.
+    const GOLDEN_V2: &str = include_str!("../testdata/container_v2.hex").trim_ascii();
+
+    fn sample_v2() -> ValidTrace {
+        let resources = Resources {
+            registers: 65_536,
+            threads: 256,
+        };
+        let trace = Trace {
+            resources,
+            ..(*sample()).clone()
+        };
+        ValidTrace::try_from(trace).unwrap()
+    }
+
     #[test]
     fn golden_bytes() {
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        assert_eq!(hex(&encode_with(&sample(), false).unwrap()), GOLDEN_V1);
-        let bytes: Vec<u8> = (0..GOLDEN_V1.len() / 2)
-            .map(|i| u8::from_str_radix(&GOLDEN_V1[2 * i..2 * i + 2], 16).unwrap())
-            .collect();
-        assert_eq!(decode(&bytes).unwrap(), *sample());
+        for (golden, sample) in [(GOLDEN_V1, sample()), (GOLDEN_V2, sample_v2())] {
+            assert_eq!(hex(&encode_with(&sample, false).unwrap()), golden);
+            let bytes: Vec<u8> = (0..golden.len() / 2)
+                .map(|i| u8::from_str_radix(&golden[2 * i..2 * i + 2], 16).unwrap())
+                .collect();
+            assert_eq!(decode(&bytes).unwrap(), *sample);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The identity of a trace: BLAKE3 over its canonical content.
 //!
 //! Content is everything that can change a result or its meaning: kernel name, what costs were
-//! measured on, axes, parameters, tensors, bounds, buffers, tiles, body, dispatch. The producer, its
+//! measured on, axes, parameters, tensors, bounds, buffers, tiles, body, dispatch, resources. The producer, its
 //! version, origins, comments and the names of loop variables are not content. A dispatch order that
 //! is left out equals the default spelled out.
 //!
@@ -215,6 +215,12 @@ impl Writer {
         };
         self.list(&order, |w, axis| w.u8(*axis));
         self.option(t.dispatch.key.as_ref(), Self::expr);
+        // Left out when nothing is declared: traces from before resources keep their digest. What
+        // comes before tells its own end, so this cannot be taken for part of it.
+        if t.resources != Resources::default() {
+            self.u64(t.resources.registers);
+            self.u64(t.resources.threads);
+        }
     }
 
     fn tile(&mut self, tile: &Tile) {

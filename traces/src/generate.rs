@@ -286,6 +286,25 @@ pub fn trace(c: &mut Choices<'_>) -> Trace {
         tiles,
         body,
         dispatch: Dispatch { order, key },
+        resources: resources(c),
+    }
+}
+
+fn resources(c: &mut Choices<'_>) -> Resources {
+    match c.below(4) {
+        1 => Resources {
+            registers: c.wide(),
+            threads: 0,
+        },
+        2 => Resources {
+            registers: 0,
+            threads: u64::from(c.byte()),
+        },
+        3 => Resources {
+            registers: c.wide(),
+            threads: c.wide(),
+        },
+        _ => Resources::default(),
     }
 }
 

@@ -3,7 +3,8 @@
 //! A file is one object. Required: `axes` (1 to 3), `tensors` (rows `[rows, cols, element bytes]`,
 //! any number of extents before the last), `spad_buffer_bytes`, `cycle_table` (rows
 //! `[cycles, overlap]`, or the name of a file of such rows) and `body`. Optional: `name`, `note`,
-//! `grids`, `bounds` (`"off"` or `"strict"`), `must_refuse`, `compute_types` (documentation of the
+//! `grids`, `bounds` (`"off"` or `"strict"`), `registers` and `threads` (what a work-item takes of a
+//! core), `must_refuse`, `compute_types` (documentation of the
 //! `ct` numbers), `unit_table` (the name of a file of rows `tile unit work capacity admitted`).
 //!
 //! Ops of a body, each an object with a key `op`:
@@ -93,6 +94,8 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
         "compute_types",
         "must_refuse",
         "bounds",
+        "registers",
+        "threads",
     ])?;
     let mut reader = Reader {
         scope: Vec::new(),
@@ -157,6 +160,11 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
         .map(|at| at.bool())
         .transpose()?
         .unwrap_or(false);
+    let taken = |key| top.get(key).map_or(Ok(0), |at| at.count());
+    let resources = Resources {
+        registers: taken("registers")?,
+        threads: taken("threads")?,
+    };
     let trace = Trace {
         header,
         axes,
@@ -167,6 +175,7 @@ pub fn import_value(value: &Value, resolve: Resolver<'_>) -> Result<JsonImport> 
         tiles,
         body,
         dispatch: Dispatch::default(),
+        resources,
     };
     Ok(JsonImport {
         trace,

@@ -47,6 +47,8 @@ pub struct Trace {
     pub body: Vec<Stmt>,
     /// In which order the work-items of a grid are handed to the cores.
     pub dispatch: Dispatch,
+    /// What a work-item takes of a core besides scratchpad.
+    pub resources: Resources,
 }
 
 /// Where a trace comes from.
@@ -206,6 +208,17 @@ pub struct Dispatch {
     pub order: Vec<u8>,
     /// Sort key over program ids, grid and parameters; ties keep the order above.
     pub key: Option<Expr>,
+}
+
+/// What one work-item takes of a core while it is resident, besides scratchpad. Machines whose
+/// residency counts these admit no more work-items than fit; 0 counts nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Resources {
+    /// Registers, of all its threads together.
+    pub registers: u64,
+    /// Threads.
+    pub threads: u64,
 }
 
 /// One statement of the body.

@@ -8,16 +8,13 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tilesim_traces::kernels::*;
 use tilesim_traces::launch::OpKind;
-use tilesim_traces::model::{Bounds, CostSource, Direction};
+use tilesim_traces::model::{Bounds, CostSource, Direction, Resources};
 use tilesim_traces::{
     Bound, ErrorCode, Limits, ValidTrace, WorkItem, load_bytes, to_container, to_text,
 };
 
 fn spec(kernel: Kernel) -> KernelSpec {
-    KernelSpec {
-        kernel,
-        cost: small(),
-    }
+    KernelSpec::new(kernel, small())
 }
 
 /// An array of 8 x 8, so that small tiles have several pieces.
@@ -381,6 +378,34 @@ fn golden_texts() {
         let json = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<KernelSpec>(&json).unwrap(), spec);
     }
+}
+
+#[test]
+fn a_kernel_says_what_a_work_item_takes() {
+    let text = "m=64 n=64 k=64 tile=16x16x16";
+    let plain = ValidTrace::try_from(generate(&parsed("matmul", text)).unwrap()).unwrap();
+    let spec = parsed("matmul", &format!("{text} registers=65536 threads=256"));
+    let trace = ValidTrace::try_from(generate(&spec).unwrap()).unwrap();
+    assert_eq!(
+        trace.resources,
+        Resources {
+            registers: 65_536,
+            threads: 256
+        }
+    );
+    assert_ne!(trace.digest(), plain.digest());
+    let text = to_text(&trace);
+    assert!(
+        text.contains("\nresources registers 65536 threads 256\n"),
+        "{text}"
+    );
+    for bytes in [text.into_bytes(), to_container(&trace).unwrap()] {
+        assert_eq!(load_bytes("k", &bytes).unwrap(), trace);
+    }
+    let json = r#"{"axes": 1, "tensors": [[8, 8, 4]], "spad_buffer_bytes": [], "cycle_table": [],
+        "body": [], "threads": 128}"#;
+    let trace = load_bytes("k.json", json.as_bytes()).unwrap();
+    assert_eq!(trace.resources.threads, 128);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
+use serde::Deserialize;
 use tilesim_core::{Launch, RunOptions};
 use tilesim_server::{catalog::MachineRequest, error::ServiceError};
 use tilesim_traces::LaunchArgs;
@@ -120,8 +121,9 @@ pub struct LaunchFlags {
     pub options: OptionFlags,
 }
 
-/// Options of a run.
-#[derive(Args, Clone, Debug, Default)]
+/// Options of a run, as flags and as a list gives them.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct OptionFlags {
     /// Stop once so many core cycles have been simulated.
     #[arg(long, value_name = "CYCLES")]
@@ -135,6 +137,12 @@ pub struct OptionFlags {
     /// Run even if the trace's costs were measured on a different machine.
     #[arg(long)]
     pub allow_cost_mismatch: bool,
+    /// Registers a work-item takes, for machines whose residency counts them [default: the trace's].
+    #[arg(long, value_name = "N")]
+    pub registers_per_item: Option<u64>,
+    /// Threads a work-item takes, likewise [default: the trace's].
+    #[arg(long, value_name = "N")]
+    pub threads_per_item: Option<u64>,
 }
 
 impl LaunchFlags {
@@ -169,6 +177,8 @@ impl OptionFlags {
         let mut options = RunOptions {
             cycle_budget: self.cycle_budget,
             allow_cost_mismatch: self.allow_cost_mismatch,
+            registers_per_item: self.registers_per_item,
+            threads_per_item: self.threads_per_item,
             ..RunOptions::default()
         };
         if let Some(limit) = self.max_work_items {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde::Deserialize;
-use tilesim_core::{Launch, RunOptions};
+use tilesim_core::Launch;
 use tilesim_server::{
     catalog::{MachineRequest, MachineSource},
     error::{Problem, ServiceError},
@@ -14,6 +14,7 @@ use tilesim_server::{
 use tilesim_traces::LaunchArgs;
 
 use super::{
+    args::OptionFlags,
     files::{self, TraceFile},
     folder,
 };
@@ -40,25 +41,10 @@ pub struct LaunchEntry {
     pub allow_overlap: bool,
     /// Options of the run.
     #[serde(default)]
-    pub options: OptionsEntry,
+    pub options: OptionFlags,
     /// How often it counts (rankings only).
     #[serde(default)]
     pub weight: Option<u32>,
-}
-
-/// Options of a run as a list gives them.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OptionsEntry {
-    /// Stop once so many core cycles have been simulated.
-    pub cycle_budget: Option<u64>,
-    /// Refuse a launch with more work-items.
-    pub max_work_items: Option<u64>,
-    /// Refuse a launch with more memory requests.
-    pub max_requests: Option<u64>,
-    /// Run even if the costs were measured on a different machine.
-    #[serde(default)]
-    pub allow_cost_mismatch: bool,
 }
 
 impl LaunchEntry {
@@ -72,18 +58,10 @@ impl LaunchEntry {
             allow_overlap: self.allow_overlap,
         };
         folder::map_shape(trace, &mut args)?;
-        let mut options = RunOptions {
-            cycle_budget: self.options.cycle_budget,
-            allow_cost_mismatch: self.options.allow_cost_mismatch,
-            ..RunOptions::default()
-        };
-        if let Some(limit) = self.options.max_work_items {
-            options.limits.max_work_items = limit;
-        }
-        if let Some(limit) = self.options.max_requests {
-            options.max_requests = limit;
-        }
-        Ok(Launch { args, options })
+        Ok(Launch {
+            args,
+            options: self.options.options(),
+        })
     }
 }
 

@@ -7,6 +7,17 @@ use tilesim_proto::v1::{self, server_server::Server};
 use tonic::{Request, Response, Status, async_trait};
 
 use super::Services;
+use crate::runner::Quantiles;
+
+fn durations(seen: Quantiles) -> v1::Durations {
+    v1::Durations {
+        count: seen.count,
+        p50_us: seen.p50,
+        p90_us: seen.p90,
+        p99_us: seen.p99,
+        max_us: seen.max,
+    }
+}
 
 #[async_trait]
 impl Server for Services {
@@ -44,6 +55,8 @@ impl Server for Services {
                 cancelled: load(&counters.cancelled),
                 store_damage: app.store.damage(),
             }),
+            queue_wait: Some(durations(app.runner.waits())),
+            run_time: Some(durations(app.runner.runs())),
         }))
     }
 }

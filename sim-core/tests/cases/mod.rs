@@ -509,6 +509,7 @@ impl<'a> Builder<'a> {
                     .keyed
                     .then(|| binary(BinaryOp::Mod, Expr::Pid(0), Expr::Const(2))),
             },
+            resources: Resources::default(),
         }
     }
 

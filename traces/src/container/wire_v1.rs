@@ -446,6 +446,7 @@ pub(super) fn into_trace(wire: Wire) -> Result<Trace> {
             order: wire.order.0,
             key,
         },
+        resources: Resources::default(),
     })
 }
 

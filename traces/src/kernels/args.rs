@@ -12,6 +12,7 @@ use super::{
     ConvLayout, CostModel, ElementType, Form, GivenCost, Kernel, KernelSpec, MatmulFormula, bad,
 };
 use crate::error::{ErrorCode, TraceError, closest};
+use crate::model::Resources;
 
 type Result<T> = std::result::Result<T, TraceError>;
 
@@ -22,7 +23,7 @@ pub struct Kind {
     pub name: &'static str,
     /// What it computes, in a line.
     pub about: &'static str,
-    /// Its options, beside [`COST_ARGS`].
+    /// Its options, beside [`COST_ARGS`] and [`RESOURCE_ARGS`].
     pub args: &'static [Arg],
 }
 
@@ -348,6 +349,17 @@ pub const COST_ARGS: &[Arg] = &[
     ),
 ];
 
+/// Options of every kind: what a work-item takes of a core besides scratchpad.
+pub const RESOURCE_ARGS: &[Arg] = &[
+    may(
+        "registers",
+        Whole,
+        "0",
+        "registers a work-item takes, of all its threads together",
+    ),
+    may("threads", Whole, "0", "threads a work-item takes"),
+];
+
 /// The kind of this name.
 ///
 /// # Errors
@@ -384,6 +396,7 @@ pub fn parse_args(
     let kind = kind(kind_name)?;
     let mut fields = Map::new();
     let mut cost = cost.clone();
+    let mut resources = Resources::default();
     let mut given: BTreeMap<String, &str> = BTreeMap::new();
     for (name, value) in options {
         let plain = name.trim_start_matches('-').replace('-', "_");
@@ -401,8 +414,13 @@ pub fn parse_args(
             fields.insert(name.clone(), read(&path, arg.value, text)?);
         } else if let Some(arg) = COST_ARGS.iter().find(|a| a.name == name) {
             set_cost(&mut cost, &path, arg, text)?;
+        } else if name == "registers" {
+            resources.registers = whole(&path, text)?;
+        } else if name == "threads" {
+            resources.threads = whole(&path, text)?;
         } else {
-            let names = || kind.args.iter().chain(COST_ARGS).map(|a| a.name);
+            let common = COST_ARGS.iter().chain(RESOURCE_ARGS);
+            let names = || kind.args.iter().chain(common.clone()).map(|a| a.name);
             let hint = match closest(name, names()) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => format!(
@@ -440,7 +458,11 @@ pub fn parse_args(
         "elementwise" => Kernel::Elementwise(build(fields)?),
         _ => Kernel::Reduction(build(fields)?),
     };
-    let spec = KernelSpec { kernel, cost };
+    let spec = KernelSpec {
+        kernel,
+        cost,
+        resources,
+    };
     spec.check()?;
     Ok(spec)
 }

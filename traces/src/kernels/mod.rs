@@ -10,7 +10,7 @@
 //! use tilesim_traces::kernels::{self, CostModel, Kernel, KernelSpec, Matmul};
 //!
 //! let kernel = Kernel::Matmul(Matmul::new(1000, 777, 4096, [128, 128, 64]));
-//! let spec = KernelSpec { kernel, cost: CostModel::default() };
+//! let spec = KernelSpec::new(kernel, CostModel::default());
 //! let trace = tilesim_traces::ValidTrace::try_from(kernels::generate(&spec)?)?;
 //! let args = kernels::launch(&spec)?;
 //! assert_eq!(args.grid, [8 * 7]);
@@ -48,7 +48,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{ErrorCode, TextSpan, TraceError};
 use crate::launch::LaunchArgs;
-use crate::model::Trace;
+use crate::model::{Resources, Trace};
 
 type Result<T> = std::result::Result<T, TraceError>;
 
@@ -73,6 +73,9 @@ pub struct KernelSpec {
     /// What its compute tiles cost.
     #[serde(default)]
     pub cost: CostModel,
+    /// What a work-item takes of a core besides scratchpad.
+    #[serde(default)]
+    pub resources: Resources,
 }
 
 /// A kernel with its problem and tile configuration.
@@ -96,6 +99,15 @@ pub enum Kernel {
 }
 
 impl KernelSpec {
+    /// A kernel that takes nothing of a core but scratchpad.
+    pub fn new(kernel: Kernel, cost: CostModel) -> Self {
+        KernelSpec {
+            kernel,
+            cost,
+            resources: Resources::default(),
+        }
+    }
+
     /// Reads a spec from JSON and checks it.
     ///
     /// # Errors
@@ -152,7 +164,7 @@ impl KernelSpec {
 pub fn generate(spec: &KernelSpec) -> Result<Trace> {
     spec.check()?;
     let cost = &spec.cost;
-    match &spec.kernel {
+    let trace = match &spec.kernel {
         Kernel::Matmul(k) => k.generate(cost),
         Kernel::Conv(k) => k.generate(cost),
         Kernel::Softmax(k) => k.generate(cost),
@@ -160,7 +172,11 @@ pub fn generate(spec: &KernelSpec) -> Result<Trace> {
         Kernel::Attention(k) => k.generate(cost),
         Kernel::Elementwise(k) => k.generate(cost),
         Kernel::Reduction(k) => k.generate(cost),
-    }
+    }?;
+    Ok(Trace {
+        resources: spec.resources,
+        ..trace
+    })
 }
 
 /// Grid and parameters of the kernel's problem, for the trace that [`generate`] writes.

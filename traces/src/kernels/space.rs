@@ -99,10 +99,7 @@ pub fn matmul(
             group: config.group.unwrap_or(base.group),
             ..base.clone()
         });
-        let spec = KernelSpec {
-            kernel,
-            cost: cost.clone(),
-        };
+        let spec = KernelSpec::new(kernel, cost.clone());
         Candidate {
             key: config.key(),
             config: *config,

@@ -155,8 +155,19 @@ struct Parser<'a> {
 }
 
 const DECLARATIONS: &[&str] = &[
-    "kernel", "producer", "measured", "origin", "axes", "param", "tensor", "bounds", "buffer",
-    "tile", "dispatch", "body",
+    "kernel",
+    "producer",
+    "measured",
+    "origin",
+    "axes",
+    "param",
+    "tensor",
+    "bounds",
+    "buffer",
+    "tile",
+    "dispatch",
+    "resources",
+    "body",
 ];
 
 const STATEMENTS: &[&str] = &["for", "let", "if", "load", "store", "compute", "wait"];
@@ -177,6 +188,7 @@ impl Parser<'_> {
         let mut buffers = Vec::new();
         let mut tiles = Vec::new();
         let mut dispatch = None;
+        let mut resources = Resources::default();
         let mut seen: Vec<&str> = Vec::new();
         let body = loop {
             let at = self.lexer.span();
@@ -199,7 +211,13 @@ impl Parser<'_> {
             };
             self.lexer.next()?;
             let once = [
-                "kernel", "producer", "measured", "axes", "bounds", "dispatch",
+                "kernel",
+                "producer",
+                "measured",
+                "axes",
+                "bounds",
+                "dispatch",
+                "resources",
             ];
             if once.contains(&word) {
                 if seen.contains(&word) {
@@ -258,6 +276,7 @@ impl Parser<'_> {
                     tiles.push(self.tile(tiles.len())?);
                 }
                 "dispatch" => dispatch = Some(self.dispatch()?),
+                "resources" => resources = self.resources()?,
                 _ => break self.block(0)?,
             }
         };
@@ -283,6 +302,7 @@ impl Parser<'_> {
             tiles,
             body,
             dispatch: dispatch.unwrap_or_default(),
+            resources,
         })
     }
 
@@ -411,6 +431,19 @@ impl Parser<'_> {
         }
         self.lexer.expect("]")?;
         Ok(out)
+    }
+
+    fn resources(&mut self) -> Result<Resources> {
+        let mut resources = Resources::default();
+        loop {
+            if self.lexer.eat_word("registers")? {
+                resources.registers = self.int(u64::MAX)?;
+            } else if self.lexer.eat_word("threads")? {
+                resources.threads = self.int(u64::MAX)?;
+            } else {
+                return Ok(resources);
+            }
+        }
     }
 
     fn measured(&mut self) -> Result<MeasuredOn> {

@@ -100,9 +100,26 @@ impl<'a> Printer<'a> {
             }
             self.out.push('\n');
         }
+        self.resources(t.resources);
         self.out.push_str("\nbody {\n");
         self.block(&t.body, 1);
         self.out.push_str("}\n");
+    }
+
+    fn resources(&mut self, resources: Resources) {
+        if resources == Resources::default() {
+            return;
+        }
+        self.out.push_str("resources");
+        for (word, value) in [
+            ("registers", resources.registers),
+            ("threads", resources.threads),
+        ] {
+            if value != 0 {
+                put!(self.out, " {word} {value}");
+            }
+        }
+        self.out.push('\n');
     }
 
     fn header(&mut self, h: &Header) {

@@ -4,6 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use petgraph::algo::toposort;
+use petgraph::graph::{DiGraph, NodeIndex};
 use serde::{Deserialize, Serialize};
 
 /// Most nodes a network may have: tables hold an entry for each pair.
@@ -1034,7 +1036,10 @@ impl FlitNetworkSpec {
     /// Refuses routes whose links can wait for each other in a circle.
     fn refuse_cycles(&self) -> Result<(), SpecError> {
         let links = self.outputs.len();
-        let mut waits: Vec<Vec<u32>> = vec![vec![]; links];
+        let mut waits = DiGraph::<(), ()>::with_capacity(links, links);
+        for _ in 0..links {
+            waits.add_node(());
+        }
         for (r, wire) in self.routers.iter().enumerate() {
             for dst in 0..self.nodes.len() {
                 let Some(out) = self.next_output(r as u32, dst) else {
@@ -1049,39 +1054,28 @@ impl FlitNetworkSpec {
                 };
                 if matches!(then.sink, Sink::Input(_)) {
                     let to = self.routers[next as usize].out_base + then.local;
-                    let list = &mut waits[(wire.out_base + out.local) as usize];
-                    if !list.contains(&to) {
-                        list.push(to);
-                    }
+                    let from = wire.out_base + out.local;
+                    waits.update_edge(
+                        NodeIndex::new(from as usize),
+                        NodeIndex::new(to as usize),
+                        (),
+                    );
                 }
             }
         }
-        // Take away links nothing waits for until none is left or the rest is circular.
-        let mut waiting_for = vec![0u32; links];
-        for to in waits.iter().flatten() {
-            waiting_for[*to as usize] += 1;
-        }
-        let mut free: Vec<usize> = (0..links).filter(|l| waiting_for[*l] == 0).collect();
-        let mut removed = 0;
-        while let Some(link) = free.pop() {
-            removed += 1;
-            for &to in &waits[link] {
-                waiting_for[to as usize] -= 1;
-                if waiting_for[to as usize] == 0 {
-                    free.push(to as usize);
-                }
+        match toposort(&waits, None) {
+            Ok(_) => Ok(()),
+            Err(circle) => {
+                let link = &self.outputs[circle.node_id().index()];
+                fail(
+                    "topology",
+                    format!(
+                        "its routes can deadlock: links wait for each other in a circle, router {} \
+                         port {} among them; remove links or use a mesh, fly or crossbar",
+                        link.router, link.local
+                    ),
+                )
             }
-        }
-        match (0..links).find(|l| waiting_for[*l] > 0) {
-            Some(link) if removed < links => fail(
-                "topology",
-                format!(
-                    "its routes can deadlock: links wait for each other in a circle, router {} \
-                     port {} among them; remove links or use a mesh, fly or crossbar",
-                    self.outputs[link].router, self.outputs[link].local
-                ),
-            ),
-            _ => Ok(()),
         }
     }
 

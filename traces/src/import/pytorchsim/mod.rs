@@ -39,8 +39,8 @@ use crate::expr;
 use crate::launch::LaunchArgs;
 use crate::limits;
 use crate::model::{
-    Admission, Bounds, Buffer, CostSource, Dispatch, Expr, Header, Layout, Param, Role, Tensor,
-    Tile, Trace,
+    Admission, Bounds, Buffer, CostSource, Dispatch, Expr, Header, Layout, Param, Resources, Role,
+    Tensor, Tile, Trace,
 };
 
 mod cpp;
@@ -475,6 +475,7 @@ pub fn import(folder: &KernelFolder, options: &Options) -> Result<Imported, Trac
             order: lowered.order,
             key: None,
         },
+        resources: Resources::default(),
     };
     let report = Report {
         source,
