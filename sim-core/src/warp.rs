@@ -38,14 +38,14 @@ use crate::dram::{Area, Frame};
 use crate::memory::{Counts, Memory, RowSpace};
 
 /// Work-items between two looks, at least.
-const FIRST_GAP: u64 = 16;
+const FIRST_GAP: u64 = 4;
 
 /// Work-items before the first look, at most: a run has mostly settled by then.
 const FIRST_LOOK: u64 = 64;
 
 /// Work-items left at the end, at least: the last one has a graph of its own, and those before it
 /// look ahead.
-const TAIL: u64 = 64;
+const TAIL: u64 = 16;
 
 /// Work-items of one period that are still looked for.
 const MAX_UNIT: u64 = 1 << 20;

@@ -274,9 +274,7 @@ impl Pool {
                 one = [(slot, mul)];
                 &one
             }
-            Code::Linear { start, end, .. } => {
-                self.terms.get(start as usize..end as usize)?
-            }
+            Code::Linear { start, end, .. } => self.terms.get(start as usize..end as usize)?,
             Code::Program { .. } => return None,
         };
         let mut sum = [0i64; 3];

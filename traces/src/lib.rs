@@ -80,11 +80,11 @@ pub mod text;
 pub mod validate;
 
 pub use bind::{Bound, BoundTensor};
-pub use motion::Motion;
 pub use digest::Digest;
 pub use error::{ErrorCode, TextSpan, TraceError};
 pub use launch::{LaunchArgs, WorkItem};
 pub use limits::Limits;
 pub use load::{load_bytes, load_bytes_with, to_container, to_text};
 pub use model::Trace;
+pub use motion::Motion;
 pub use validate::{ValidTrace, validate};

@@ -90,8 +90,8 @@ impl Bound {
                 continue;
             }
             let bits = i128::from(transfer.element_bits);
-            let start = (transfer.first_bit - plan.base_bits)
-                .checked_add(shape.lo.checked_mul(bits)?)?;
+            let start =
+                (transfer.first_bit - plan.base_bits).checked_add(shape.lo.checked_mul(bits)?)?;
             let length = shape.hi.checked_sub(shape.lo)?.checked_add(1)?;
             let last = plan.size_bits.checked_sub(length.checked_mul(bits)?)?;
             let inside = inside(self.grid(), start, motion.steps, last)?;
@@ -134,7 +134,11 @@ fn inside(grid: [u64; 3], start: i128, steps: [i128; 3], last: i128) -> Option<u
 /// Numbers k below `n` for which `at + k * step` is from 0 to `last`.
 fn row_inside(n: u64, at: i128, step: i128, last: i128) -> u64 {
     // Turned around where it walks down.
-    let (at, step) = if step < 0 { (last - at, -step) } else { (at, step) };
+    let (at, step) = if step < 0 {
+        (last - at, -step)
+    } else {
+        (at, step)
+    };
     if step == 0 {
         return if (0..=last).contains(&at) { n } else { 0 };
     }

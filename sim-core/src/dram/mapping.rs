@@ -195,7 +195,10 @@ impl AddressMap {
     /// the row's highest only where the mapping lists them in order.
     pub fn fixed_row_bits(&self) -> Option<u32> {
         let step = (self.row_step_bits() - self.tx) as usize;
-        let fixed = self.bits[..step].iter().filter(|(f, _)| *f == Field::Row).count() as u32;
+        let fixed = self.bits[..step]
+            .iter()
+            .filter(|(f, _)| *f == Field::Row)
+            .count() as u32;
         let in_order = self.bits[step..]
             .iter()
             .zip(fixed..)

@@ -191,12 +191,7 @@ impl Arbiter {
     }
 
     /// Append the state to `out`, steps relative to `now`; `name` appends what a packet is.
-    pub fn canonical(
-        &self,
-        now: u64,
-        out: &mut Vec<u64>,
-        name: &impl Fn(&Packet, &mut Vec<u64>),
-    ) {
+    pub fn canonical(&self, now: u64, out: &mut Vec<u64>, name: &impl Fn(&Packet, &mut Vec<u64>)) {
         out.push(u64::from(self.waiting));
         out.push(u64::from(self.pointer));
         out.push(self.free_at.saturating_sub(now));
