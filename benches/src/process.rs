@@ -24,13 +24,19 @@ pub struct Sample {
     pub rss_kib: u64,
 }
 
-/// Run a launch in this process.
+/// Run a launch in this process; `every_item` also where work repeats.
 ///
 /// # Errors
 ///
 /// What the importers and the engine say.
-pub fn run_here(program: &Path, grid: &str, machine: &Path) -> Result<(Sample, String), Error> {
-    let loaded = Loaded::new(program, grid, machine)?;
+pub fn run_here(
+    program: &Path,
+    grid: &str,
+    machine: &Path,
+    every_item: bool,
+) -> Result<(Sample, String), Error> {
+    let mut loaded = Loaded::new(program, grid, machine)?;
+    loaded.launch.options.full = every_item;
     let start = Instant::now();
     let report = loaded.run()?;
     let simulate_ms = start.elapsed().as_secs_f64() * 1e3;

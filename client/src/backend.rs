@@ -143,6 +143,7 @@ impl Backend {
                     tenant,
                     machine,
                     candidates,
+                    top_k,
                     deadline,
                 };
                 rank::rank(&local.runner, &local.catalog, job, outcomes).await

@@ -358,8 +358,18 @@ pub fn outcome(outcome: v1::CandidateOutcome) -> Result<CandidateOutcome, Servic
             cycles: required(outcome.budget_cycles, "budget")?,
         },
         S::Pruned => {
-            let v1::Pruned { bound, reason } = required(outcome.pruned, "bound")?;
-            Verdict::Pruned { bound, reason }
+            let v1::Pruned {
+                bound,
+                reason,
+                resource,
+                by_bound,
+            } = required(outcome.pruned, "bound")?;
+            Verdict::Pruned {
+                bound,
+                resource,
+                by_bound,
+                reason,
+            }
         }
         S::Cancelled => Verdict::Cancelled,
         S::DuplicateOf => Verdict::DuplicateOf {

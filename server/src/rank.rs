@@ -1,18 +1,33 @@
-//! Ranking: simulate candidates side by side, tell each outcome as it comes, then the order.
+//! Ranking: simulate candidates side by side, tell each outcome as it is final, then the order.
 //!
-//! Every candidate is simulated. The order does not depend on which finishes first.
+//! [`tilesim_core::rank`] says what to run and how far; here it is run. The result does not depend
+//! on which run ends first.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use serde::{Deserialize, Serialize};
-use tilesim_core::Launch;
+use tilesim_core::{
+    Launch, Resource,
+    rank::{
+        self, Duplicates, Entry, FailedAt, Failure, Job as CoreJob, Looked, Outcome, PruneReason,
+        RankOptions, Ranking, Status as CoreStatus,
+    },
+};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
     catalog::{Catalog, LoadedMachine},
     error::{Kind, Problem, ServiceError},
     ids::{Digest, Tenant},
-    runner::{Admission, RunRequest, RunResult, Runner},
+    runner::{Admission, RunProgress, RunRequest, RunResult, Runner},
 };
 
 /// A ranking to do.
@@ -23,6 +38,8 @@ pub struct RankJob {
     pub machine: Arc<LoadedMachine>,
     /// The candidates.
     pub candidates: Vec<Candidate>,
+    /// How many of the best are wanted; the rest may be pruned. 0: all.
+    pub top_k: u32,
     /// When nobody wants the ranking any more.
     pub deadline: Option<Instant>,
 }
@@ -68,7 +85,11 @@ pub enum Verdict {
     Pruned {
         /// Lower bound of its score.
         bound: u64,
-        /// Why that excludes it.
+        /// What gives the bound; empty if nothing is known.
+        resource: String,
+        /// The bound excludes it; otherwise its simulation went on for too long.
+        by_bound: bool,
+        /// Why it is excluded.
         reason: String,
     },
     /// The ranking ended before it did.
@@ -213,167 +234,457 @@ pub fn order(outcomes: &[(usize, String, Status, Option<u64>)]) -> Order {
     }
 }
 
-/// Ranks. Outcomes go to `events` as they come; the order is returned. Ends early, with an error,
-/// when the deadline passes, the server stops, or nobody reads the events any more.
+/// Ranks. Outcomes go to `events` as soon as they are final; the order is returned. Ends early, with an
+/// error, when the deadline passes, the server stops, or nobody reads the events any more.
 pub async fn rank(
     runner: &Runner,
     catalog: &Arc<Catalog>,
     job: RankJob,
     events: &mpsc::Sender<CandidateOutcome>,
 ) -> Result<Order, ServiceError> {
-    let RankJob {
-        tenant,
-        machine,
-        candidates,
-        deadline,
-    } = job;
-    let first_of = originals(&candidates);
-    let mut undecided: HashMap<usize, Vec<usize>> = HashMap::new();
-    for (index, original) in first_of.iter().enumerate() {
-        if *original != index {
-            undecided.entry(*original).or_default().push(index);
-        }
-    }
-    let mut decided = Vec::with_capacity(candidates.len());
+    let job = Arc::new(job);
+    let Entries {
+        entries,
+        problems,
+        results,
+        bindings,
+    } = entries(runner, catalog, &job, events).await?;
+    let options = RankOptions {
+        top_k: NonZeroUsize::new(job.top_k as usize),
+        cycle_budget: None,
+    };
+    let mut telling = Telling {
+        job: &job,
+        events,
+        duplicates: duplicates(&entries),
+        problems,
+        results,
+        bindings,
+        decided: vec![false; entries.len()],
+        told: Vec::with_capacity(entries.len()),
+    };
+    // Looking for what is final takes as long as there are candidates: so it is done a bounded number
+    // of times.
+    let look_every = (entries.len() / LOOKS).max(1);
+    let mut ranking = Ranking::new(entries, options);
+    telling.settled(&ranking).await?;
     let mut tasks = JoinSet::new();
-    let mut waiting = candidates
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| first_of[*i] == *i);
+    let mut running: HashMap<u64, (CoreJob, Arc<AtomicU64>)> = HashMap::new();
     // One more than there are workers, so that none is idle while an outcome is handed on.
     let at_once = runner.workers() + 1;
+    let mut reports = 0_usize;
     loop {
         while tasks.len() < at_once
-            && let Some((index, candidate)) = waiting.next()
+            && let Some(next) = ranking.next()
         {
-            let (runner, catalog) = (runner.clone(), Arc::clone(catalog));
-            let (tenant, machine) = (tenant.clone(), Arc::clone(&machine));
-            let candidate = candidate.clone();
-            tasks.spawn(async move {
-                let verdict =
-                    decide(&runner, &catalog, &tenant, &machine, &candidate, deadline).await;
-                (index, verdict)
-            });
+            let ceiling = Arc::new(AtomicU64::new(next.cycle_budget.unwrap_or(u64::MAX)));
+            running.insert(next.id, (next, Arc::clone(&ceiling)));
+            let (runner, catalog, job) = (runner.clone(), Arc::clone(catalog), Arc::clone(&job));
+            tasks.spawn(
+                async move { (next, launch(&runner, &catalog, &job, &next, &ceiling).await) },
+            );
         }
         let Some(task) = tasks.join_next().await else {
             break;
         };
-        let (index, verdict) =
+        let (done, result) =
             task.map_err(|e| ServiceError::internal(format!("a candidate's task failed: {e}")))?;
-        let verdict = verdict?;
-        let score = verdict.score();
-        let duplicates = undecided.remove(&index).unwrap_or_default();
-        let mut verdicts = vec![(index, verdict)];
-        verdicts.extend(
-            duplicates
-                .into_iter()
-                .map(|d| (d, Verdict::DuplicateOf { index, score })),
-        );
-        for (index, verdict) in verdicts {
-            let key = candidates[index].key.clone();
-            decided.push((index, key.clone(), verdict.status(), verdict.score()));
-            let outcome = CandidateOutcome {
-                index,
-                key,
-                verdict,
-            };
-            events
-                .send(outcome)
-                .await
-                .map_err(|_| ServiceError::cancelled())?;
+        running.remove(&done.id);
+        let outcome = match result {
+            None => Outcome::Exceeded,
+            Some(Ok(result)) => {
+                let cycles = result.report.cycles;
+                telling.keep(done.candidate, done.launch, result);
+                Outcome::Done(cycles)
+            }
+            Some(Err(error)) => match error.kind {
+                Kind::OverBudget { .. } => Outcome::Exceeded,
+                Kind::Unavailable => {
+                    telling.settled(&ranking).await?;
+                    telling.cancelled().await?;
+                    return Err(error);
+                }
+                Kind::Deadline | Kind::Cancelled | Kind::Exhausted => return Err(error),
+                _ => {
+                    let problem = *error.under(&format!("launches[{}]", done.launch)).problem;
+                    let failure = failure(&problem);
+                    telling.problems.insert(done.candidate, problem);
+                    // Runs are shared by equal budget only, and errors are not remembered.
+                    Outcome::Failed(failure, FailedAt::Unknown)
+                }
+            },
+        };
+        let reported = ranking.report(&done, outcome);
+        let threshold = ranking.threshold();
+        if let (Some(score), Some(threshold)) = (reported.score, threshold)
+            && score > threshold
+        {
+            // It will be pruned.
+            telling.forget(done.candidate);
+        }
+        for (job, ceiling) in running.values() {
+            let budget = ranking.budget_of(job).unwrap_or(u64::MAX);
+            ceiling.store(budget, Ordering::Relaxed);
+        }
+        reports += 1;
+        if reports.is_multiple_of(look_every) {
+            telling.settled(&ranking).await?;
         }
     }
-    Ok(order(&decided))
+    for (index, status) in ranking.finish().statuses.into_iter().enumerate() {
+        telling.status(index, status).await?;
+    }
+    Ok(order(&telling.told))
 }
 
-/// For each candidate, the first one that is the same (itself, if none is).
-fn originals(candidates: &[Candidate]) -> Vec<usize> {
-    let mut seen: HashMap<Vec<u8>, usize> = HashMap::new();
-    let same = |candidate: &Candidate| -> Option<Vec<u8>> {
-        let launches = candidate.launches.as_ref().ok()?;
-        let mut identity = Vec::new();
-        for WeightedLaunch {
-            trace,
-            launch,
-            weight,
-        } in launches
-        {
-            identity.extend_from_slice(&trace.0);
-            identity.extend_from_slice(&weight.to_le_bytes());
-            let launch = serde_json::to_vec(launch).ok()?;
-            identity.extend_from_slice(&(launch.len() as u64).to_le_bytes());
-            identity.extend_from_slice(&launch);
-        }
-        Some(identity)
-    };
-    candidates
-        .iter()
-        .enumerate()
-        .map(|(index, candidate)| match same(candidate) {
-            Some(identity) => *seen.entry(identity).or_insert(index),
-            None => index,
-        })
-        .collect()
-}
+/// How often a ranking is looked at for what has become final.
+const LOOKS: usize = 256;
 
-/// Simulates one candidate. An error is one that ends the whole ranking.
-async fn decide(
+/// How often a run is looked at that may have passed what the ranking leaves it.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Runs one launch; nothing, if it passed `ceiling` before it ended.
+async fn launch(
     runner: &Runner,
     catalog: &Catalog,
-    tenant: &Tenant,
-    machine: &Arc<LoadedMachine>,
-    candidate: &Candidate,
-    deadline: Option<Instant>,
-) -> Result<Verdict, ServiceError> {
-    let launches = match &candidate.launches {
-        Ok(launches) => launches,
-        Err(problem) => return Ok(Verdict::Failed(problem.clone())),
+    job: &RankJob,
+    next: &CoreJob,
+    ceiling: &AtomicU64,
+) -> Option<Result<RunResult, ServiceError>> {
+    let weighted = job
+        .candidates
+        .get(next.candidate)
+        .and_then(|c| c.launches.as_ref().ok())
+        .and_then(|l| l.get(next.launch));
+    let Some(weighted) = weighted else {
+        return Some(Err(ServiceError::internal("a ranking lost a launch")));
     };
-    let mut results = Vec::with_capacity(launches.len());
-    let mut score = 0_u64;
-    for (number, weighted) in launches.iter().enumerate() {
-        let place = format!("launches[{number}]");
-        let run = async {
-            let path = "launch.trace_digest";
-            let trace = catalog.trace(tenant, weighted.trace, path).await?;
-            let request = RunRequest {
-                tenant: tenant.clone(),
-                machine: Arc::clone(machine),
-                trace,
-                launch: weighted.launch.clone(),
-                deadline,
-                progress: None,
-            };
-            runner.run(request, Admission::OrWait).await
-        };
-        let result = match run.await {
-            Ok(result) => result,
-            Err(error) => return failed(error.under(&place)),
-        };
-        let weighted_cycles = result.report.cycles.checked_mul(u64::from(weighted.weight));
-        let Some(sum) = weighted_cycles.and_then(|c| score.checked_add(c)) else {
-            return failed(
-                ServiceError::invalid(
-                    "rank.score_overflow",
-                    place,
-                    "the weighted sum of cycles does not fit 64 bits",
-                )
-                .hint("use smaller weights"),
-            );
-        };
-        score = sum;
-        results.push(result);
+    let mut request = match request(catalog, job, weighted).await {
+        Ok(request) => request,
+        Err(error) => return Some(Err(error)),
+    };
+    request.launch.options.cycle_budget = next.cycle_budget;
+    if job.top_k == 0 {
+        return Some(runner.run(request, Admission::OrWait).await);
     }
-    Ok(Verdict::Ok { score, results })
+    let progress = Arc::new(RunProgress::default());
+    request.progress = Some(Arc::clone(&progress));
+    let run = runner.run(request.clone(), Admission::OrWait);
+    tokio::pin!(run);
+    loop {
+        tokio::select! {
+            result = &mut run => return Some(result),
+            () = tokio::time::sleep(LOOK) => {
+                let ceiling = ceiling.load(Ordering::Relaxed);
+                if progress.cycle.load(Ordering::Relaxed) > ceiling {
+                    // Leaving the run stops it, unless somebody else waits for it.
+                    return match runner.note_exceeded(&request, ceiling) {
+                        Ok(()) => None,
+                        Err(error) => Some(Err(error)),
+                    };
+                }
+            }
+        }
+    }
 }
 
-/// What a failed run means for its candidate, or for the whole ranking.
-fn failed(error: ServiceError) -> Result<Verdict, ServiceError> {
-    match error.kind {
-        Kind::OverBudget { cycles } => Ok(Verdict::OverBudget { cycles }),
-        Kind::Deadline | Kind::Cancelled | Kind::Unavailable | Kind::Exhausted => Err(error),
-        _ => Ok(Verdict::Failed(*error.problem)),
+async fn request(
+    catalog: &Catalog,
+    job: &RankJob,
+    weighted: &WeightedLaunch,
+) -> Result<RunRequest, ServiceError> {
+    let path = "launch.trace_digest";
+    Ok(RunRequest {
+        tenant: job.tenant.clone(),
+        machine: Arc::clone(&job.machine),
+        trace: catalog.trace(&job.tenant, weighted.trace, path).await?,
+        launch: weighted.launch.clone(),
+        deadline: job.deadline,
+        progress: None,
+    })
+}
+
+/// Tells outcomes, each once.
+struct Telling<'a> {
+    job: &'a RankJob,
+    events: &'a mpsc::Sender<CandidateOutcome>,
+    /// The candidates that equal one.
+    duplicates: HashMap<usize, Vec<usize>>,
+    /// Why candidates failed.
+    problems: HashMap<usize, Problem>,
+    /// Of each launch of each candidate, as far as they are there and may be wanted.
+    results: Vec<Vec<Option<RunResult>>>,
+    /// What gives the bounds of candidates.
+    bindings: Vec<Option<Resource>>,
+    decided: Vec<bool>,
+    told: Vec<(usize, String, Status, Option<u64>)>,
+}
+
+impl Telling<'_> {
+    fn keep(&mut self, candidate: usize, launch: usize, result: RunResult) {
+        let results = self.results.get_mut(candidate);
+        if let Some(slot) = results.and_then(|r| r.get_mut(launch)) {
+            *slot = Some(result);
+        }
     }
+
+    fn forget(&mut self, candidate: usize) {
+        if let Some(results) = self.results.get_mut(candidate) {
+            results.clear();
+        }
+    }
+
+    /// Tells what is final and has not been told.
+    async fn settled(&mut self, ranking: &Ranking) -> Result<(), ServiceError> {
+        for (index, status) in ranking.settled() {
+            self.status(index, status).await?;
+        }
+        Ok(())
+    }
+
+    /// The ranking ends before it is done.
+    async fn cancelled(&mut self) -> Result<(), ServiceError> {
+        for index in 0..self.decided.len() {
+            self.status(index, CoreStatus::Cancelled).await?;
+        }
+        Ok(())
+    }
+
+    async fn status(&mut self, index: usize, status: CoreStatus) -> Result<(), ServiceError> {
+        if self.decided.get(index).copied().unwrap_or(true) {
+            return Ok(());
+        }
+        let verdict = match status {
+            // Told with the one it equals.
+            CoreStatus::DuplicateOf(_) => return Ok(()),
+            CoreStatus::Ok { score, .. } => match u64::try_from(score) {
+                Ok(score) => Verdict::Ok {
+                    score,
+                    results: self.take_results(index),
+                },
+                Err(_) => Verdict::Failed(Problem {
+                    code: "rank.score_overflow".into(),
+                    path: "launches".to_owned(),
+                    message: "the weighted sum of cycles does not fit 64 bits".to_owned(),
+                    hint: "use smaller weights".to_owned(),
+                }),
+            },
+            CoreStatus::Failed(failure) => {
+                let problem = self.problems.remove(&index);
+                Verdict::Failed(problem.unwrap_or_else(|| Problem {
+                    code: failure.code.into(),
+                    path: failure.path,
+                    message: failure.message,
+                    hint: failure.hint.unwrap_or_default(),
+                }))
+            }
+            CoreStatus::OverBudget { cycles, .. } => Verdict::OverBudget { cycles },
+            CoreStatus::Pruned { bound, why } => Verdict::Pruned {
+                bound: u64::try_from(bound).unwrap_or(u64::MAX),
+                resource: self.resource(index).to_owned(),
+                by_bound: why == PruneReason::Bound,
+                reason: self.reason(index, why),
+            },
+            CoreStatus::Cancelled => Verdict::Cancelled,
+        };
+        self.forget(index);
+        self.tell(index, verdict).await
+    }
+
+    fn take_results(&mut self, index: usize) -> Vec<RunResult> {
+        let results = self.results.get_mut(index).map(std::mem::take);
+        results.into_iter().flatten().flatten().collect()
+    }
+
+    /// What gives a candidate's bound.
+    fn resource(&self, index: usize) -> &'static str {
+        let binding = self.bindings.get(index).copied().flatten();
+        binding.map_or("", Resource::name)
+    }
+
+    fn reason(&self, index: usize, why: PruneReason) -> String {
+        let best = match self.job.top_k {
+            1 => "the best takes fewer".to_owned(),
+            k => format!("the best {k} take fewer"),
+        };
+        match why {
+            PruneReason::Bound => format!("for {} alone, and {best}", self.resource(index)),
+            PruneReason::Passed => format!("and its simulation went on until {best}"),
+        }
+    }
+
+    async fn tell(&mut self, index: usize, verdict: Verdict) -> Result<(), ServiceError> {
+        let score = verdict.score();
+        self.send(index, verdict).await?;
+        for duplicate in self.duplicates.remove(&index).unwrap_or_default() {
+            self.send(duplicate, Verdict::DuplicateOf { index, score })
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, index: usize, verdict: Verdict) -> Result<(), ServiceError> {
+        if let Some(decided) = self.decided.get_mut(index) {
+            *decided = true;
+        }
+        let key = self.job.candidates.get(index).map(|c| c.key.clone());
+        let key = key.unwrap_or_default();
+        self.told
+            .push((index, key.clone(), verdict.status(), verdict.score()));
+        let outcome = CandidateOutcome {
+            index,
+            key,
+            verdict,
+        };
+        self.events
+            .send(outcome)
+            .await
+            .map_err(|_| ServiceError::cancelled())
+    }
+}
+
+fn failure(problem: &Problem) -> Failure {
+    Failure {
+        code: problem.code.to_string(),
+        path: problem.path.clone(),
+        message: problem.message.clone(),
+        hint: Some(problem.hint.clone()),
+    }
+}
+
+fn duplicates(entries: &[Entry]) -> HashMap<usize, Vec<usize>> {
+    let mut duplicates: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (index, entry) in entries.iter().enumerate() {
+        if let Entry::DuplicateOf(original) = entry {
+            duplicates.entry(*original).or_default().push(index);
+        }
+    }
+    duplicates
+}
+
+/// Every candidate as the scheduler wants it, and what goes with them.
+struct Entries {
+    entries: Vec<Entry>,
+    /// Of those that have failed already.
+    problems: HashMap<usize, Problem>,
+    /// Of each launch of each candidate, if it is remembered.
+    results: Vec<Vec<Option<RunResult>>>,
+    /// What gives the largest part of each bound.
+    bindings: Vec<Option<Resource>>,
+}
+
+type LookedAll = Result<Vec<(Looked, Option<RunResult>)>, Problem>;
+
+async fn entries(
+    runner: &Runner,
+    catalog: &Arc<Catalog>,
+    job: &Arc<RankJob>,
+    events: &mpsc::Sender<CandidateOutcome>,
+) -> Result<Entries, ServiceError> {
+    let mut looked: Vec<Option<LookedAll>> = job.candidates.iter().map(|_| None).collect();
+    let mut tasks = JoinSet::new();
+    let mut waiting = 0..job.candidates.len();
+    loop {
+        while tasks.len() < runner.workers()
+            && let Some(index) = waiting.next()
+        {
+            let (runner, catalog, job) = (runner.clone(), Arc::clone(catalog), Arc::clone(job));
+            tasks.spawn(async move { (index, look_all(&runner, &catalog, &job, index).await) });
+        }
+        let Some(task) = tasks.join_next().await else {
+            break;
+        };
+        if job.deadline.is_some_and(|d| Instant::now() >= d) {
+            return Err(ServiceError::deadline());
+        }
+        if events.is_closed() {
+            return Err(ServiceError::cancelled());
+        }
+        let (index, outcome) =
+            task.map_err(|e| ServiceError::internal(format!("a candidate's task failed: {e}")))?;
+        if let Some(slot) = looked.get_mut(index) {
+            *slot = Some(outcome?);
+        }
+    }
+    let mut originals = Duplicates::default();
+    let mut all = Entries {
+        entries: Vec::with_capacity(looked.len()),
+        problems: HashMap::new(),
+        results: Vec::with_capacity(looked.len()),
+        bindings: Vec::with_capacity(looked.len()),
+    };
+    for (index, looked) in looked.into_iter().enumerate() {
+        let mut results = Vec::new();
+        let mut binding = None;
+        all.entries.push(match looked {
+            Some(Ok(looked)) => {
+                let (looked, found): (Vec<Looked>, _) = looked.into_iter().unzip();
+                results = found;
+                binding = looked
+                    .iter()
+                    .max_by_key(|l| u128::from(l.entry.bound) * u128::from(l.entry.weight))
+                    .and_then(|l| l.binding);
+                let (keys, launches) = looked.into_iter().map(|l| (l.key, l.entry)).unzip();
+                match originals.original_of(index, keys) {
+                    Some(first) => Entry::DuplicateOf(first),
+                    None => Entry::Launches(launches),
+                }
+            }
+            Some(Err(problem)) => {
+                let entry = Entry::Prefailed(failure(&problem));
+                all.problems.insert(index, problem);
+                entry
+            }
+            None => return Err(ServiceError::internal("a candidate was not looked at")),
+        });
+        all.results.push(results);
+        all.bindings.push(binding);
+    }
+    Ok(all)
+}
+
+/// Looks at one candidate before anything runs. An error is one that ends the whole ranking.
+async fn look_all(
+    runner: &Runner,
+    catalog: &Catalog,
+    job: &Arc<RankJob>,
+    candidate: usize,
+) -> Result<LookedAll, ServiceError> {
+    let launches = match job.candidates.get(candidate).map(|c| &c.launches) {
+        Some(Ok(launches)) => launches,
+        Some(Err(problem)) => return Ok(Err(problem.clone())),
+        None => return Err(ServiceError::internal("a ranking lost a candidate")),
+    };
+    let mut all = Vec::with_capacity(launches.len());
+    for (number, weighted) in launches.iter().enumerate() {
+        let look = async {
+            let request = request(catalog, job, weighted).await?;
+            let found = runner.recall(&request).await?;
+            let (weight, bounded) = (u64::from(weighted.weight), job.top_k > 0);
+            let work = move || {
+                let (machine, trace) = (&request.machine.machine, &request.trace.trace);
+                rank::look(machine, trace, &request.launch, weight, bounded)
+            };
+            let mut looked = tokio::task::spawn_blocking(work).await.map_err(|e| {
+                ServiceError::internal(format!("looking at a launch failed: {e}"))
+            })??;
+            looked.entry.known = found.as_ref().map(|r| r.report.cycles);
+            Ok((looked, found))
+        };
+        match look.await {
+            Ok(looked) => all.push(looked),
+            Err(error) => {
+                let error: ServiceError = error;
+                return match error.kind {
+                    Kind::Deadline | Kind::Cancelled | Kind::Unavailable | Kind::Exhausted => {
+                        Err(error)
+                    }
+                    _ => Ok(Err(*error.under(&format!("launches[{number}]")).problem)),
+                };
+            }
+        }
+    }
+    Ok(Ok(all))
 }
 
 #[cfg(test)]

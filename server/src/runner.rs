@@ -48,9 +48,12 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Digest over everything that decides the result.
+    /// Digest over everything that decides the result. The cycle budget only decides whether there is
+    /// one.
     pub fn key(&self) -> Result<ResultKey, ServiceError> {
-        let launch = serde_json::to_vec(&self.launch)
+        let mut launch = self.launch.clone();
+        launch.options.cycle_budget = None;
+        let launch = serde_json::to_vec(&launch)
             .map_err(|e| ServiceError::internal(format!("launch cannot be written down: {e}")))?;
         let mut hasher = blake3::Hasher::new();
         hasher
@@ -121,9 +124,18 @@ pub struct RunResult {
 }
 
 /// What the result cache keeps.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    /// A result.
+    Result(StoredResult),
+    /// A run that was stopped: the total is more than so many core cycles.
+    Exceeds { exceeds: u64 },
+}
+
+#[derive(Clone, Serialize, Deserialize)]
 struct StoredResult {
-    report: Report,
+    report: Arc<Report>,
     run_ms: f64,
     host: String,
     computed_unix_s: u64,
@@ -201,7 +213,10 @@ impl Durations {
 }
 
 type Outcome = Result<RunResult, ServiceError>;
-type FlightKey = (Tenant, ResultKey);
+/// Whose result.
+type CacheKey = (Tenant, ResultKey);
+/// Runs under different budgets are different flights.
+type FlightKey = (CacheKey, Option<u64>);
 
 struct Flight {
     /// Changed only under the lock of `Shared::flights`.
@@ -229,7 +244,7 @@ struct Shared {
     capacity: usize,
     room: Arc<Semaphore>,
     flights: Mutex<HashMap<FlightKey, Arc<Flight>>>,
-    memory: Mutex<Lru<FlightKey, Arc<StoredResultInMemory>>>,
+    memory: Mutex<Lru<CacheKey, Stored>>,
     store: Option<Arc<Store>>,
     counters: RunCounters,
     waits: Durations,
@@ -238,13 +253,6 @@ struct Shared {
     /// Running mean of the time of a run, in microseconds.
     mean_run_us: AtomicU64,
     stopping: AtomicBool,
-}
-
-struct StoredResultInMemory {
-    report: Arc<Report>,
-    run_ms: f64,
-    host: String,
-    computed_unix_s: u64,
 }
 
 /// Worker threads and what feeds them. Cheap to clone.
@@ -360,15 +368,17 @@ impl Runner {
     }
 
     async fn run_without_deadline(&self, request: RunRequest, admission: Admission) -> Outcome {
-        let key = (request.tenant.clone(), request.key()?);
-        if let Some(result) = self.shared.remembered(&key) {
-            return Ok(result);
+        let cache_key = (request.tenant.clone(), request.key()?);
+        let budget = request.launch.options.cycle_budget;
+        if let Some(outcome) = self.shared.remembered(&cache_key, budget) {
+            return outcome;
         }
+        let key = (cache_key, budget);
         if let Some(waiter) = self.shared.join(&key, request.deadline) {
             return waiter.outcome().await;
         }
-        if let Some(result) = self.shared.stored(&key).await? {
-            return Ok(result);
+        if let Some(outcome) = self.shared.stored(&key.0, budget).await? {
+            return outcome;
         }
         let room = Arc::clone(&self.shared.room);
         let permit = match admission {
@@ -386,6 +396,25 @@ impl Runner {
     }
 }
 
+impl Runner {
+    /// The result of an equal earlier request, if it is remembered; a budget plays no part.
+    pub async fn recall(&self, request: &RunRequest) -> Result<Option<RunResult>, ServiceError> {
+        let key = (request.tenant.clone(), request.key()?);
+        let found = match self.shared.remembered(&key, None) {
+            Some(found) => Some(found),
+            None => self.shared.stored(&key, None).await?,
+        };
+        found.transpose()
+    }
+
+    /// Remembers that the run of this request was stopped, its total being more than `cycles`.
+    pub fn note_exceeded(&self, request: &RunRequest, cycles: u64) -> Result<(), ServiceError> {
+        let key = (request.tenant.clone(), request.key()?);
+        self.shared.note_exceeded(&key, cycles);
+        Ok(())
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
@@ -398,22 +427,37 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn remembered(&self, key: &FlightKey) -> Option<RunResult> {
+    /// What is remembered, as the outcome of a request with this budget.
+    fn remembered(&self, key: &CacheKey, budget: Option<u64>) -> Option<Outcome> {
         let hit = lock(&self.memory).get(key)?;
-        self.counters.cache_hits.fetch_add(1, Ordering::Relaxed);
-        Some(RunResult {
-            report: Arc::clone(&hit.report),
-            envelope: Envelope {
-                origin: Origin::Cached,
-                queue_ms: 0.0,
-                run_ms: hit.run_ms,
-                host: hit.host.clone(),
-                computed_unix_s: hit.computed_unix_s,
+        let over = |cycles| Err(ServiceError::from(SimError::OverBudget { budget: cycles }));
+        let outcome = match (hit, budget) {
+            (Stored::Result(hit), budget) => match budget {
+                Some(budget) if hit.report.cycles > budget => over(budget),
+                _ => Ok(RunResult {
+                    report: hit.report,
+                    envelope: Envelope {
+                        origin: Origin::Cached,
+                        queue_ms: 0.0,
+                        run_ms: hit.run_ms,
+                        host: hit.host,
+                        computed_unix_s: hit.computed_unix_s,
+                    },
+                }),
             },
-        })
+            (Stored::Exceeds { exceeds }, Some(budget)) if budget <= exceeds => over(budget),
+            (Stored::Exceeds { .. }, _) => return None,
+        };
+        self.counters.cache_hits.fetch_add(1, Ordering::Relaxed);
+        Some(outcome)
     }
 
-    async fn stored(&self, key: &FlightKey) -> Result<Option<RunResult>, ServiceError> {
+    /// As [`Shared::remembered`], from the store.
+    async fn stored(
+        &self,
+        key: &CacheKey,
+        budget: Option<u64>,
+    ) -> Result<Option<Outcome>, ServiceError> {
         let Some(store) = self.store.clone() else {
             return Ok(None);
         };
@@ -423,7 +467,7 @@ impl Shared {
                 return Ok(None);
             };
             // A result of another build that this one cannot read is as good as none.
-            Ok(serde_json::from_slice::<StoredResult>(&bytes)
+            Ok(serde_json::from_slice::<Stored>(&bytes)
                 .ok()
                 .map(|r| (r, bytes.len())))
         };
@@ -433,20 +477,32 @@ impl Shared {
         let Some((stored, weight)) = found else {
             return Ok(None);
         };
-        let StoredResult {
-            report,
-            run_ms,
-            host,
-            computed_unix_s,
-        } = stored;
-        let result = StoredResultInMemory {
-            report: Arc::new(report),
-            run_ms,
-            host,
-            computed_unix_s,
-        };
-        lock(&self.memory).insert(key.clone(), Arc::new(result), weight as u64);
-        Ok(self.remembered(key))
+        self.remember(key, stored, weight);
+        Ok(self.remembered(key, budget))
+    }
+
+    /// Keeps what is known in memory, unless more is known already; whether it was kept.
+    fn remember(&self, key: &CacheKey, stored: Stored, bytes: usize) -> bool {
+        let mut memory = lock(&self.memory);
+        if let Stored::Exceeds { exceeds: new } = stored {
+            match memory.get(key) {
+                Some(Stored::Result(_)) => return false,
+                Some(Stored::Exceeds { exceeds }) if exceeds >= new => return false,
+                _ => {}
+            }
+        }
+        memory.insert(key.clone(), stored, bytes as u64 + 256);
+        true
+    }
+
+    fn note_exceeded(&self, key: &CacheKey, cycles: u64) {
+        let stored = Stored::Exceeds { exceeds: cycles };
+        let bytes = serde_json::to_vec(&stored).unwrap_or_default();
+        if self.remember(key, stored, bytes.len())
+            && let Some(store) = &self.store
+        {
+            store.put_result(&key.0, key.1, bytes);
+        }
     }
 
     fn join(self: &Arc<Self>, key: &FlightKey, deadline: Option<Instant>) -> Option<Waiter> {
@@ -601,7 +657,12 @@ impl Shared {
                 self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
                 Err(why.unwrap_or_else(ServiceError::cancelled))
             }
-            Ok(Err(error)) => Err(error.into()),
+            Ok(Err(error)) => {
+                if let SimError::OverBudget { budget } = error {
+                    self.note_exceeded(&job.key.0, budget);
+                }
+                Err(error.into())
+            }
             Err(_) => {
                 tracing::error!(trace = %request.trace.digest, machine = %request.machine.digest,
                     launch = ?request.launch.args, "a simulation panicked");
@@ -613,24 +674,18 @@ impl Shared {
     fn keep(&self, job: &Job, report: Report, queue_ms: f64, run_ms: f64) -> RunResult {
         let computed_unix_s = unix_seconds();
         let host = self.host.clone();
-        let stored = StoredResult {
-            report,
-            run_ms,
-            host: host.clone(),
-            computed_unix_s,
-        };
-        let bytes = serde_json::to_vec(&stored).unwrap_or_default();
-        let report = Arc::new(stored.report);
-        let in_memory = StoredResultInMemory {
+        let report = Arc::new(report);
+        let stored = Stored::Result(StoredResult {
             report: Arc::clone(&report),
             run_ms,
             host: host.clone(),
             computed_unix_s,
-        };
-        let weight = bytes.len() as u64 + 256;
-        lock(&self.memory).insert(job.key.clone(), Arc::new(in_memory), weight);
+        });
+        let bytes = serde_json::to_vec(&stored).unwrap_or_default();
+        let key = &job.key.0;
+        self.remember(key, stored, bytes.len());
         if let Some(store) = &self.store {
-            store.put_result(&job.key.0, job.key.1, bytes);
+            store.put_result(&key.0, key.1, bytes);
         }
         let origin = Origin::Simulated;
         RunResult {

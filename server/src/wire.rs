@@ -385,7 +385,19 @@ pub fn candidate_outcome(outcome: CandidateOutcome) -> v1::RankResponse {
         Verdict::Ok { results, .. } => message.results = results.iter().map(result).collect(),
         Verdict::Failed(why) => message.problem = Some(problem(why)),
         Verdict::OverBudget { cycles } => message.budget_cycles = Some(cycles),
-        Verdict::Pruned { bound, reason } => message.pruned = Some(v1::Pruned { bound, reason }),
+        Verdict::Pruned {
+            bound,
+            resource,
+            by_bound,
+            reason,
+        } => {
+            message.pruned = Some(v1::Pruned {
+                bound,
+                reason,
+                resource,
+                by_bound,
+            });
+        }
         Verdict::Cancelled => {}
         Verdict::DuplicateOf { index, .. } => message.duplicate_of = Some(index as u32),
     }

@@ -159,7 +159,7 @@ pub fn simulate(
     let jump = run.jump;
     let out_of_bounds = match jump.period {
         0 => run.dispatcher.out_of_bounds(),
-        _ => jump.out_of_bounds,
+        _ => run.warp.as_ref().map_or(0, Warp::out_of_bounds),
     };
     if out_of_bounds > 0 {
         notes.push(format!(
@@ -404,7 +404,9 @@ impl<'a> Run<'a> {
                     requests: self.requests(),
                 };
                 if watch.poll(&progress).is_break() {
-                    return Err(SimError::Cancelled { cycle: frontier });
+                    return Err(SimError::Cancelled {
+                        cycle: progress.cycle,
+                    });
                 }
                 if self.requests() > options.max_requests {
                     return Err(SimError::TooManyRequests {
@@ -475,8 +477,7 @@ impl<'a> Run<'a> {
         };
         if let Some(jump) = warp.look(situation) {
             self.items_done += jump.items_done;
-            self.jump = jump;
-            self.warp = None;
+            self.jump.add(&jump);
         }
     }
 

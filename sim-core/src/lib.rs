@@ -19,7 +19,7 @@ pub mod stack;
 pub mod units;
 pub mod warp;
 
-pub use bound::{LowerBound, lower_bound, lower_bound_of, lower_bound_within};
+pub use bound::{LowerBound, Resource, lower_bound, lower_bound_of, lower_bound_within};
 pub use engine::{Launch, Progress, RunOptions, Watch, simulate};
 pub use error::SimError;
 pub use report::{MODEL_VERSION, Report};

@@ -41,6 +41,12 @@
 //! it was. It is run once more with the limit of K ([`Job::recheck`]), at the very end.
 //!
 //! A duplicate takes no place in the order; it is what the candidate it repeats is.
+//!
+//! # Final before the end
+//!
+//! K is at most T, and at least the k-th smallest of what the candidates take at least. A status that is
+//! the same for either is final ([`Ranking::settled`]): as K grows, a candidate passes from pruned by its
+//! bound to pruned because it passed K to what it is by itself, once each.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -49,7 +55,7 @@ use std::num::NonZeroUsize;
 use serde::{Deserialize, Serialize};
 use tilesim_traces::{Bound, ValidTrace};
 
-use crate::bound::lower_bound_of;
+use crate::bound::{Resource, lower_bound_of};
 use crate::engine::{self, Launch, Watch};
 use crate::error::SimError;
 use crate::machine::Machine;
@@ -122,6 +128,8 @@ pub struct LaunchEntry {
     pub bound: u64,
     /// The caller's own budget for it, in core cycles.
     pub cycle_budget: Option<u64>,
+    /// Its total, if that is remembered from another time: it is not run then.
+    pub known: Option<u64>,
 }
 
 impl LaunchEntry {
@@ -148,8 +156,7 @@ pub struct Job {
     pub candidate: usize,
     /// Index among its launches.
     pub launch: usize,
-    /// Run it with this [`crate::RunOptions::cycle_budget`]; see also [`Ranking::budget_of`]. One more
-    /// than what the launch may take: the engine's last step may be one after the last that counts.
+    /// Run it with this [`crate::RunOptions::cycle_budget`]; see also [`Ranking::budget_of`].
     pub cycle_budget: Option<u64>,
     /// The launch failed before, under a wider budget: run it again, exactly with this one. A
     /// remembered error must not answer it; a remembered total may.
@@ -242,8 +249,6 @@ pub enum Status {
     Pruned {
         /// Its score is at least this: the lower bound known before anything ran.
         bound: u128,
-        /// The k-th best score, which it exceeds.
-        best: u128,
         /// How that is known.
         why: PruneReason,
     },
@@ -281,6 +286,8 @@ pub struct RankResult {
     pub order: Vec<Place>,
     /// One per candidate.
     pub statuses: Vec<Status>,
+    /// The k-th best score, which pruned candidates exceed; none if fewer have one, or without `top_k`.
+    pub kth_score: Option<u128>,
     /// Every candidate's status is final. Only then does the result not depend on the schedule.
     pub complete: bool,
 }
@@ -320,6 +327,22 @@ struct State {
     bound: u128,
 }
 
+impl State {
+    /// The next launch became this.
+    fn note(&mut self, known: Known) {
+        if let (Known::Done(cycles), Some(launch)) = (&known, self.launches.get(self.known.len())) {
+            self.spent = self.spent.saturating_add(times(launch.weight, *cycles));
+            self.left = self.left.saturating_sub(launch.least());
+        }
+        self.known.push(known);
+    }
+
+    /// It takes at least this.
+    fn least(&self) -> u128 {
+        self.spent.saturating_add(self.left)
+    }
+}
+
 /// The scheduler of one ranking.
 #[derive(Clone, Debug)]
 pub struct Ranking {
@@ -334,12 +357,6 @@ pub struct Ranking {
     best: BinaryHeap<u128>,
     rechecks: Option<VecDeque<(usize, usize)>>,
     cancelled: bool,
-}
-
-/// The budget an engine run needs so that it surely ends if it takes no more than `cycles`: after the
-/// last event that counts the engine may act in one more step (a weight slot falls free).
-fn engine_budget(cycles: u64) -> u64 {
-    cycles.saturating_add(1)
 }
 
 /// The lower of two budgets.
@@ -357,11 +374,9 @@ fn times(weight: u64, cycles: u64) -> u128 {
 impl Ranking {
     /// A ranking of `entries`, none of them begun.
     pub fn new(entries: Vec<Entry>, options: RankOptions) -> Ranking {
-        let mut ready = BTreeSet::new();
         let states = entries
             .iter()
-            .enumerate()
-            .map(|(index, entry)| {
+            .map(|entry| {
                 let Entry::Launches(launches) = entry else {
                     return None;
                 };
@@ -372,9 +387,6 @@ impl Ranking {
                 let bound = launches
                     .iter()
                     .fold(0u128, |sum, l| sum.saturating_add(l.least()));
-                if !launches.is_empty() {
-                    ready.insert((true, bound, index));
-                }
                 Some(State {
                     launches,
                     known: Vec::new(),
@@ -384,17 +396,21 @@ impl Ranking {
                 })
             })
             .collect();
-        Ranking {
+        let mut ranking = Ranking {
             options,
             entries,
             states,
-            ready,
+            ready: BTreeSet::new(),
             running: BTreeMap::new(),
             next_id: 0,
             best: BinaryHeap::new(),
             rechecks: None,
             cancelled: false,
+        };
+        for candidate in 0..ranking.states.len() {
+            ranking.go_on(candidate);
         }
+        ranking
     }
 
     /// The k-th smallest score so far; none before k are known.
@@ -454,7 +470,7 @@ impl Ranking {
         }
         while let Some(&(fresh, key, candidate)) = self.ready.first() {
             let beyond = match (self.threshold(), self.states.get(candidate)) {
-                (Some(t), Some(Some(s))) => s.spent.saturating_add(s.left) > t,
+                (Some(t), Some(Some(s))) => s.least() > t,
                 _ => false,
             };
             if !beyond {
@@ -466,7 +482,8 @@ impl Ranking {
             return false;
         }
         if self.rechecks.is_none() {
-            let list = (0..self.states.len()).filter_map(|i| match self.judge(i) {
+            let best = self.threshold();
+            let list = (0..self.states.len()).filter_map(|i| match self.judge(i, best) {
                 Judged::Again(launch) => Some((i, launch)),
                 Judged::Is(_) => None,
             });
@@ -493,7 +510,7 @@ impl Ranking {
         let limit = self
             .threshold()
             .and_then(|t| limit(t, spent, &state.launches, job.launch));
-        lower(limit, own).map(engine_budget)
+        lower(limit, own)
     }
 
     /// A job ended. Reports of jobs that are not in flight change nothing.
@@ -526,24 +543,33 @@ impl Ranking {
             }
             return reported;
         }
-        let done = if let Known::Done(cycles) = known {
-            Some(cycles)
-        } else {
-            None
-        };
-        state.known.push(known);
-        let (Some(cycles), Some(launch)) = (done, state.launches.get(job.launch)) else {
-            return reported;
-        };
-        state.spent = state.spent.saturating_add(times(launch.weight, cycles));
-        state.left = state.left.saturating_sub(launch.least());
-        if state.known.len() < state.launches.len() {
-            self.ready.insert((false, state.bound, job.candidate));
-            reported.settled = false;
-            return reported;
+        let done = matches!(known, Known::Done(_));
+        state.note(known);
+        if done {
+            reported.score = self.go_on(job.candidate);
+            let all = |s: &State| s.known.len() == s.launches.len();
+            let state = self.states.get(job.candidate);
+            reported.settled = state.is_some_and(|s| s.as_ref().is_some_and(all));
+        }
+        reported
+    }
+
+    /// After a launch of a candidate is done (or before its first): makes the next one ready, unless
+    /// its total is remembered. Its score, if it has one now.
+    fn go_on(&mut self, candidate: usize) -> Option<u128> {
+        let state = self.states.get_mut(candidate)?.as_mut()?;
+        while let Some(launch) = state.launches.get(state.known.len()) {
+            let Some(cycles) = launch.known else {
+                let fresh = state.known.is_empty();
+                self.ready.insert((fresh, state.bound, candidate));
+                return None;
+            };
+            state.note(Known::Done(cycles));
+        }
+        if state.launches.is_empty() {
+            return None;
         }
         let score = state.spent;
-        reported.score = Some(score);
         // A launch over the caller's own budget (a remembered total) does not count.
         let within = state
             .known
@@ -559,7 +585,7 @@ impl Ranking {
                 self.best.pop();
             }
         }
-        reported
+        Some(score)
     }
 
     /// Hand out nothing more.
@@ -567,8 +593,8 @@ impl Ranking {
         self.cancelled = true;
     }
 
-    /// A candidate by the rules of this module, with the threshold as it stands.
-    fn judge(&self, index: usize) -> Judged {
+    /// A candidate by the rules of this module, `best` being the k-th best score.
+    fn judge(&self, index: usize, best: Option<u128>) -> Judged {
         let state = match (self.entries.get(index), self.states.get(index)) {
             (Some(Entry::Prefailed(failure)), _) => {
                 return Judged::Is(Status::Failed(failure.clone()));
@@ -587,38 +613,34 @@ impl Ranking {
                 hint: Some("give it at least one".into()),
             }));
         }
-        let best = self.threshold();
-        let pruned = |best, why| {
+        let pruned = |why| {
             Judged::Is(Status::Pruned {
                 bound: state.bound,
-                best,
                 why,
             })
         };
-        if let Some(best) = best.filter(|&best| state.bound > best) {
-            return pruned(best, PruneReason::Bound);
+        if best.is_some_and(|best| state.bound > best) {
+            return pruned(PruneReason::Bound);
         }
         let mut spent = 0u128;
         let mut left = state.bound;
         let mut cycles = Vec::with_capacity(state.launches.len());
         for (launch, entry) in state.launches.iter().enumerate() {
-            if let Some(best) = best.filter(|&best| spent.saturating_add(left) > best) {
-                return pruned(best, PruneReason::Passed);
+            if best.is_some_and(|best| spent.saturating_add(left) > best) {
+                return pruned(PruneReason::Passed);
             }
             let limit = best.and_then(|best| limit(best, spent, &state.launches, launch));
             let budget = lower(limit, entry.cycle_budget);
             // More cycles than the budget: the caller's counts where it is not above the limit.
-            let beyond = || match (limit, entry.cycle_budget, best) {
-                (None, Some(own), _) => Judged::Is(Status::OverBudget {
-                    launch,
-                    cycles: own,
-                }),
-                (Some(limit), Some(own), _) if own <= limit => Judged::Is(Status::OverBudget {
-                    launch,
-                    cycles: own,
-                }),
-                (_, _, Some(best)) => pruned(best, PruneReason::Passed),
-                _ => Judged::Is(Status::Cancelled),
+            let beyond = || match (limit, entry.cycle_budget) {
+                (limit, Some(own)) if limit.is_none_or(|limit| own <= limit) => {
+                    Judged::Is(Status::OverBudget {
+                        launch,
+                        cycles: own,
+                    })
+                }
+                (Some(_), _) => pruned(PruneReason::Passed),
+                (None, _) => Judged::Is(Status::Cancelled),
             };
             match state.known.get(launch) {
                 Some(Known::Done(c)) if budget.is_none_or(|budget| *c <= budget) => {
@@ -635,8 +657,8 @@ impl Ranking {
                     // A run with a budget acts in core steps below it only.
                     let reached = match (at, budget) {
                         (FailedAt::Start, _) | (_, None) => true,
-                        (FailedAt::Step(step), Some(budget)) => *step < engine_budget(budget),
-                        (FailedAt::Unknown, _) if *ran == budget.map(engine_budget) => true,
+                        (FailedAt::Step(step), Some(budget)) => *step < budget,
+                        (FailedAt::Unknown, _) if *ran == budget => true,
                         (FailedAt::Unknown | FailedAt::Remembered, _) => {
                             return Judged::Again(launch);
                         }
@@ -656,11 +678,45 @@ impl Ranking {
         })
     }
 
+    /// The candidates whose status is final already, whatever becomes of the others. Looks at all of
+    /// them.
+    pub fn settled(&self) -> Vec<(usize, Status)> {
+        let (least, most) = (self.least_threshold(), self.threshold());
+        (0..self.entries.len())
+            .filter_map(
+                |index| match (self.judge(index, least), self.judge(index, most)) {
+                    (Judged::Is(a), Judged::Is(b)) if a == b && a != Status::Cancelled => {
+                        Some((index, a))
+                    }
+                    _ => None,
+                },
+            )
+            .collect()
+    }
+
+    /// What the k-th best score is at least; none if there cannot be one.
+    fn least_threshold(&self) -> Option<u128> {
+        let k = self.options.top_k?.get();
+        let mut least: Vec<u128> = self
+            .states
+            .iter()
+            .flatten()
+            .filter(|s| !s.launches.is_empty())
+            .map(State::least)
+            .collect();
+        if least.len() < k {
+            return None;
+        }
+        let (_, kth, _) = least.select_nth_unstable(k - 1);
+        Some(*kth)
+    }
+
     /// The result as far as it is known; complete if everything was run that had to be.
     pub fn finish(mut self) -> RankResult {
         let finished = self.is_finished() && !self.cancelled;
+        let kth_score = self.threshold();
         let statuses: Vec<Status> = (0..self.entries.len())
-            .map(|index| match self.judge(index) {
+            .map(|index| match self.judge(index, kth_score) {
                 Judged::Is(status) => status,
                 Judged::Again(_) => Status::Cancelled,
             })
@@ -706,6 +762,7 @@ impl Ranking {
         RankResult {
             order,
             statuses,
+            kth_score,
             complete,
         }
     }
@@ -733,64 +790,121 @@ fn limit(best: u128, spent: u128, launches: &[LaunchEntry], at: usize) -> Option
     }
 }
 
-/// Entries of candidates: duplicates found, bounds computed. A launch whose bound cannot be computed
-/// gets 0; its simulation will say what is wrong.
+/// What decides the outcome of a launch in a ranking: equal keys, equal outcomes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LaunchKey {
+    weight: u64,
+    identity: Identity,
+    cycle_budget: Option<u64>,
+    max_requests: u64,
+    allow_cost_mismatch: bool,
+}
+
+/// What is known of a launch before it runs.
+#[derive(Clone, Debug)]
+pub struct Looked {
+    /// What decides its outcome.
+    pub key: LaunchKey,
+    /// For the scheduler.
+    pub entry: LaunchEntry,
+    /// What gives its bound.
+    pub binding: Option<Resource>,
+}
+
+/// Looks at a launch before it runs. A bound that cannot be computed is 0 (the simulation will say what
+/// is wrong), and so is one that is not `bounded`.
+///
+/// # Errors
+///
+/// What the simulation would find before it begins: arguments that do not fit the trace, a trace that
+/// does not fit the machine.
+pub fn look(
+    machine: &Machine,
+    trace: &ValidTrace,
+    launch: &Launch,
+    weight: u64,
+    bounded: bool,
+) -> Result<Looked, SimError> {
+    let options = &launch.options;
+    let bound = Bound::new(trace, &launch.args, &options.limits)?;
+    engine::context(machine, trace, options)?;
+    let key = LaunchKey {
+        weight,
+        identity: engine::identity(machine, &bound, options)?,
+        cycle_budget: options.cycle_budget,
+        max_requests: options.max_requests,
+        allow_cost_mismatch: options.allow_cost_mismatch,
+    };
+    let least = if bounded {
+        lower_bound_of(machine, &bound, options).ok()
+    } else {
+        None
+    };
+    Ok(Looked {
+        key,
+        entry: LaunchEntry {
+            weight,
+            bound: least.as_ref().map_or(0, |b| b.cycles),
+            cycle_budget: options.cycle_budget,
+            known: None,
+        },
+        binding: least.and_then(|b| b.binding),
+    })
+}
+
+/// Finds candidates that repeat an earlier one.
+#[derive(Debug, Default)]
+pub struct Duplicates(BTreeMap<Vec<LaunchKey>, usize>);
+
+impl Duplicates {
+    /// The candidate that candidate `index` repeats; all earlier ones have been asked about.
+    pub fn original_of(&mut self, index: usize, launches: Vec<LaunchKey>) -> Option<usize> {
+        if launches.is_empty() {
+            return None;
+        }
+        let first = *self.0.entry(launches).or_insert(index);
+        Some(first).filter(|first| *first != index)
+    }
+}
+
+/// Entries of candidates: duplicates found, bounds computed.
 pub fn entries(
     candidates: &[Candidate],
     traces: &[ValidTrace],
     machines: &[Machine],
 ) -> Vec<Entry> {
-    let mut seen: BTreeMap<Vec<(u64, Identity, Option<u64>)>, usize> = BTreeMap::new();
+    let mut duplicates = Duplicates::default();
+    let looked = |index: usize, number: usize, l: &CandidateLaunch| {
+        let (Some(trace), Some(machine)) = (traces.get(l.trace), machines.get(l.machine)) else {
+            return Err(Failure {
+                code: "rank.no_such_input".into(),
+                path: format!("candidates[{index}].launches[{number}]"),
+                message: format!("there is no trace {} or no machine {}", l.trace, l.machine),
+                hint: None,
+            });
+        };
+        look(machine, trace, &l.launch, l.weight, true).map_err(|e| Failure::from(&e))
+    };
     candidates
         .iter()
         .enumerate()
         .map(|(index, candidate)| {
-            let launches = match &candidate.launches {
-                Ok(launches) => launches,
-                Err(failure) => return Entry::Prefailed(failure.clone()),
-            };
-            let mut identity = Vec::with_capacity(launches.len());
-            let mut bounds = Vec::with_capacity(launches.len());
-            for (number, l) in launches.iter().enumerate() {
-                let (Some(trace), Some(machine)) = (traces.get(l.trace), machines.get(l.machine))
-                else {
-                    return Entry::Prefailed(Failure {
-                        code: "rank.no_such_input".into(),
-                        path: format!("candidates[{index}].launches[{number}]"),
-                        message: format!(
-                            "there is no trace {} or no machine {}",
-                            l.trace, l.machine
-                        ),
-                        hint: None,
-                    });
-                };
-                let cycle_budget = l.launch.options.cycle_budget;
-                let options = &l.launch.options;
-                let known = Bound::new(trace, &l.launch.args, &options.limits)
-                    .map_err(SimError::from)
-                    .and_then(|bound| {
-                        let id = engine::identity(machine, &bound, options)?;
-                        Ok((id, bound))
-                    });
-                let bound = match known {
-                    Ok((id, bound)) => {
-                        identity.push((l.weight, id, cycle_budget));
-                        bound
+            let all = candidate.launches.as_ref().map_err(Clone::clone);
+            let all = all.and_then(|launches| {
+                launches
+                    .iter()
+                    .enumerate()
+                    .map(|(number, l)| looked(index, number, l))
+                    .collect::<Result<Vec<_>, _>>()
+            });
+            match all {
+                Err(failure) => Entry::Prefailed(failure),
+                Ok(all) => {
+                    let (keys, launches) = all.into_iter().map(|l| (l.key, l.entry)).unzip();
+                    match duplicates.original_of(index, keys) {
+                        Some(first) => Entry::DuplicateOf(first),
+                        None => Entry::Launches(launches),
                     }
-                    Err(e) => return Entry::Prefailed(Failure::from(&e)),
-                };
-                let bound = lower_bound_of(machine, &bound, options).map_or(0, |b| b.cycles);
-                bounds.push(LaunchEntry {
-                    weight: l.weight,
-                    bound,
-                    cycle_budget,
-                });
-            }
-            match seen.get(&identity) {
-                Some(first) if !identity.is_empty() => Entry::DuplicateOf(*first),
-                _ => {
-                    seen.insert(identity, index);
-                    Entry::Launches(bounds)
                 }
             }
         })

@@ -19,9 +19,11 @@
 //!   that move by different distances must never share a row ([`areas`]).
 //!
 //! Then items stand for those that lie whole periods behind, wherever they are in the grid; the rest
-//! of the run uses the places that come next in memory as if the grid were shorter. Bandwidth credit
-//! that only piles up is not compared: it has held nothing up during the period, so more of it will
-//! not either; what a period adds is added for every jumped period.
+//! of the run uses the places that come next in memory as if the grid were shorter.
+//!
+//! Bandwidth credit is not compared where it has held nothing up during the period: what a period
+//! adds or takes is added for every jumped period. Where it shrinks, only so many periods are jumped
+//! over that the least that was left over lasts; then the run goes on until it recurs again.
 //!
 //! Not covered yet: flit networks, an L2, hashed or partitioned channel maps, the look-ahead DRAM
 //! controller; such runs are simulated in full.
@@ -35,7 +37,7 @@ use tilesim_traces::{Bound, Motion};
 use crate::cores::{Core, CoreStats};
 use crate::dispatch::Dispatcher;
 use crate::dram::{Area, Frame};
-use crate::memory::{Counts, Memory, RowSpace};
+use crate::memory::{Counts, Credit, Memory, RowSpace};
 
 /// Work-items between two looks, at least.
 const FIRST_GAP: u64 = 4;
@@ -59,14 +61,14 @@ struct Seen {
     words: Vec<u64>,
     step: u64,
     base: u64,
-    credit: Vec<(i128, u64)>,
+    credit: Vec<Credit>,
     cores: Vec<CoreStats>,
     counts: Counts,
     items_done: u64,
     started: u64,
 }
 
-/// What was jumped over.
+/// What was jumped over, in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jump {
     /// Work-items of one period; 0 if nothing was jumped over.
@@ -79,8 +81,19 @@ pub struct Jump {
     pub requests: u64,
     /// Work-items finished in what was left out.
     pub items_done: u64,
-    /// Transfers of the whole launch that leave their tensor.
-    pub out_of_bounds: u64,
+}
+
+impl Jump {
+    /// One more jump. The first one's period stands for all.
+    pub fn add(&mut self, other: &Jump) {
+        if self.period == 0 {
+            self.period = other.period;
+        }
+        self.items += other.items;
+        self.cycles += other.cycles;
+        self.requests += other.requests;
+        self.items_done += other.items_done;
+    }
 }
 
 /// What a look works on.
@@ -297,9 +310,18 @@ impl Warp {
         delivered >= self.next_look
     }
 
+    /// Transfers of the whole launch that leave their tensor.
+    pub fn out_of_bounds(&self) -> u64 {
+        self.out_of_bounds
+    }
+
     /// Look. `Some` when the state recurs and periods fit before the end: they have been counted
     /// and left out.
     pub fn look(&mut self, s: Situation<'_, '_>) -> Option<Jump> {
+        if s.dispatcher.waiting_to_expand() < self.unit + TAIL {
+            self.next_look = u64::MAX;
+            return None;
+        }
         let past = s.dispatcher.delivered() - self.next_look;
         self.next_look += (past / self.gap + 1) * self.gap;
         // A word costs a few instructions, a step or a request more than a hundred.
@@ -323,13 +345,12 @@ impl Warp {
             if period > 0
                 && period.is_multiple_of(self.unit)
                 && seen.words == self.words
-                && let Some(credit) = credit_of_period(seen, s.now, s.memory)
+                && let Some((credit, most)) = credit_of_period(seen, s.now, s.memory)
             {
-                let jump = jump(seen, period, &credit, s)?;
-                return Some(Jump {
-                    out_of_bounds: self.out_of_bounds,
-                    ..jump
-                });
+                let jump = jump(seen, period, &credit, most, s)?;
+                self.seen = None;
+                self.renew_at = self.looks + 1;
+                return Some(jump);
             }
         }
         if self.looks >= self.renew_at {
@@ -339,6 +360,7 @@ impl Warp {
             seen.step = s.now;
             seen.base = base;
             seen.credit = s.memory.credit(s.now);
+            s.memory.reset_spare();
             seen.cores.clear();
             seen.cores.extend(s.cores.iter().map(|c| c.stats().clone()));
             seen.counts = s.memory.counts();
@@ -349,21 +371,35 @@ impl Warp {
     }
 }
 
-/// Credit that one period adds per channel, when the period will go the same way next time.
-fn credit_of_period(seen: &Seen, now: u64, memory: &Memory) -> Option<Vec<i128>> {
-    memory
+/// Credit that one period adds per channel, and how many more periods go the same way at most.
+fn credit_of_period(seen: &Seen, now: u64, memory: &Memory) -> Option<(Vec<i128>, u64)> {
+    let mut most = u64::MAX;
+    let credit = memory
         .credit(now)
         .iter()
         .zip(&seen.credit)
-        .map(|(&(slack, held), &(slack_before, held_before))| {
-            let more = slack - slack_before;
-            (more == 0 || (more > 0 && held == held_before)).then_some(more)
+        .map(|(credit, before)| {
+            let more = credit.slack - before.slack;
+            if more != 0 && credit.held != before.held {
+                return None;
+            }
+            if more < 0 {
+                most = most.min(u64::try_from(credit.spare / -more).unwrap_or(u64::MAX));
+            }
+            Some(more)
         })
-        .collect()
+        .collect::<Option<_>>()?;
+    Some((credit, most))
 }
 
-fn jump(seen: &Seen, period: u64, credit: &[i128], s: Situation<'_, '_>) -> Option<Jump> {
-    let times = s.dispatcher.waiting_to_expand().checked_sub(TAIL)? / period;
+fn jump(
+    seen: &Seen,
+    period: u64,
+    credit: &[i128],
+    most: u64,
+    s: Situation<'_, '_>,
+) -> Option<Jump> {
+    let times = (s.dispatcher.waiting_to_expand().checked_sub(TAIL)? / period).min(most);
     if times == 0 {
         return None;
     }
@@ -382,7 +418,6 @@ fn jump(seen: &Seen, period: u64, credit: &[i128], s: Situation<'_, '_>) -> Opti
         cycles,
         requests: (s.memory.started() - seen.started) * times,
         items_done: (s.items_done - seen.items_done) * times,
-        out_of_bounds: 0,
     })
 }
 

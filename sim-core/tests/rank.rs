@@ -38,8 +38,6 @@ impl Random {
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     cycles: u64,
-    /// Its last step is one after the last that counts.
-    trails: bool,
     fails: Option<(u64, FailedAt)>,
 }
 
@@ -89,12 +87,9 @@ fn set(r: &mut Random) -> Set {
                 weight,
                 bound,
                 cycle_budget,
+                known: None,
             });
-            truth.push(Truth {
-                cycles,
-                trails: r.one_in(3),
-                fails,
-            });
+            truth.push(Truth { cycles, fails });
         }
         let entry = match r.below(16) {
             0 => Entry::Prefailed(failure(99)),
@@ -126,7 +121,7 @@ fn engine(truth: &Truth, budget: Option<u64>, code: u64) -> Outcome {
         Some((_, FailedAt::Start)) => Outcome::Failed(failure(code), FailedAt::Start),
         Some((step, at)) if step < budget => Outcome::Failed(failure(code), at),
         Some(_) => Outcome::Exceeded,
-        None if truth.cycles + u64::from(truth.trails) <= budget => Outcome::Done(truth.cycles),
+        None if truth.cycles <= budget => Outcome::Done(truth.cycles),
         None => Outcome::Exceeded,
     }
 }
@@ -159,7 +154,20 @@ fn scores(set: &Set) -> Vec<Option<u128>> {
 
 /// Drives a ranking with random workers.
 fn drive(set: &Set, r: &mut Random) -> (RankResult, u64) {
-    let mut ranking = Ranking::new(set.entries.clone(), set.options);
+    // Some totals are remembered from the start.
+    let remembered = [0, 0, 3, 10][r.below(4) as usize];
+    let mut entries = set.entries.clone();
+    for (entry, truths) in entries.iter_mut().zip(&set.truths) {
+        if let Entry::Launches(launches) = entry {
+            for (launch, truth) in launches.iter_mut().zip(truths) {
+                if truth.fails.is_none() && r.below(10) < remembered {
+                    launch.known = Some(truth.cycles);
+                }
+            }
+        }
+    }
+    let mut ranking = Ranking::new(entries, set.options);
+    let mut early: BTreeMap<usize, Status> = BTreeMap::new();
     let workers = 1 + r.below(6) as usize;
     // How ready this host's cache is.
     let cached = [0, 0, 2, 5][r.below(4) as usize];
@@ -211,9 +219,14 @@ fn drive(set: &Set, r: &mut Random) -> (RankResult, u64) {
         if let Some(outcome) = outcome {
             running.swap_remove(at);
             ranking.report(&job, outcome);
+            early.extend(ranking.settled());
         }
     }
-    (ranking.finish(), jobs)
+    let result = ranking.finish();
+    for (index, status) in early {
+        assert_eq!(status, result.statuses[index], "{index} of {set:?}");
+    }
+    (result, jobs)
 }
 
 #[test]
@@ -248,6 +261,7 @@ fn every_schedule_gives_one_result_and_the_first_k_of_the_full_ranking() {
         assert_eq!(top, want, "seed {seed}: {set:?}");
         // What is kept beyond the first k ties with the k-th; what is pruned is worse than it.
         let kth = full.get(k.wrapping_sub(1)).map(|s| s.0);
+        assert_eq!(first.kth_score, kth, "seed {seed}");
         for (index, status) in first.statuses.iter().enumerate() {
             match status {
                 Status::Ok { score, .. } => {
@@ -255,11 +269,11 @@ fn every_schedule_gives_one_result_and_the_first_k_of_the_full_ranking() {
                     assert_eq!(Some(*score), scores[index], "seed {seed}");
                     assert!(kth.is_none_or(|k| *score <= k), "seed {seed}");
                 }
-                Status::Pruned { bound, best, why } => {
+                Status::Pruned { bound, why } => {
                     pruned += 1;
-                    assert_eq!(Some(*best), kth, "seed {seed}");
-                    assert!(scores[index].is_none_or(|s| s > *best), "seed {seed}");
-                    assert_eq!(*why == PruneReason::Bound, bound > best, "seed {seed}");
+                    let kth = kth.unwrap();
+                    assert!(scores[index].is_none_or(|s| s > kth), "seed {seed}");
+                    assert_eq!(*why == PruneReason::Bound, *bound > kth, "seed {seed}");
                 }
                 Status::Failed(_) => failed += 1,
                 Status::OverBudget { .. } => over += 1,
@@ -338,6 +352,7 @@ fn one(weight: u64, bound: u64) -> Entry {
         weight,
         bound,
         cycle_budget: None,
+        known: None,
     }])
 }
 
@@ -378,9 +393,9 @@ fn jobs_start_by_bound_and_stop_at_the_best() {
     assert_eq!((first.candidate, second.candidate), (1, 2));
     ranking.report(&first, Outcome::Done(100));
     // 3 x 33 is still below 100, 3 x 34 is not.
-    assert_eq!(ranking.budget_of(&second), Some(33 + 1));
+    assert_eq!(ranking.budget_of(&second), Some(33));
     let third = ranking.next().unwrap();
-    assert_eq!((third.candidate, third.cycle_budget), (0, Some(100 + 1)));
+    assert_eq!((third.candidate, third.cycle_budget), (0, Some(100)));
     assert!(ranking.next().is_none());
     ranking.report(&second, Outcome::Exceeded);
     ranking.report(&third, Outcome::Done(100));
@@ -401,7 +416,6 @@ fn jobs_start_by_bound_and_stop_at_the_best() {
         result.statuses[3],
         Status::Pruned {
             bound: 101,
-            best: 100,
             why: PruneReason::Bound
         }
     );
@@ -409,7 +423,6 @@ fn jobs_start_by_bound_and_stop_at_the_best() {
         result.statuses[2],
         Status::Pruned {
             bound: 30,
-            best: 100,
             why: PruneReason::Passed
         }
     );

@@ -3,10 +3,15 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use std::ops::ControlFlow;
+
 use allocation_counter::{AllocationInfo, measure};
 
 mod launches;
 use launches::{Loaded, load, load_beyond};
+use tilesim_core::machine::MemoryModel;
+use tilesim_core::{Progress, Watch, simulate};
+use tilesim_traces::validate;
 
 /// What one run takes, loading aside, and its requests.
 fn run(loaded: &Loaded) -> (AllocationInfo, u64) {
@@ -18,6 +23,8 @@ fn run(loaded: &Loaded) -> (AllocationInfo, u64) {
 const BANKED: &str = "systolic_ws_128x128_c1_simple_noc_tpuv3";
 const BANKED_C2: &str = "systolic_ws_128x128_c2_simple_noc_tpuv3";
 const SIMPLE: &str = "tpuv3_simple_dram";
+const L2: &str = "systolic_ws_256x256_c1_simple_noc_tpuv6e";
+const FLIT: &str = "systolic_ws_128x128_c1_booksim_tpuv3";
 
 /// Program, a small grid, a larger one, machine.
 const CASES: &[(&str, &str, &str, &str)] = &[
@@ -39,16 +46,28 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ("chain_reduce", "8", "32", SIMPLE),
     ("zero_cost_tiles", "64", "256", BANKED_C2),
     ("row_conflict", "16", "64", BANKED),
+    ("large_grid", "1024", "4096", L2),
+    ("gemm_256", "4x4", "8x8", L2),
+    ("large_grid", "256", "1024", FLIT),
+    ("gemm_256", "2x4", "4x8", FLIT),
 ];
 
 #[test]
 fn four_times_the_work_items_take_no_more_from_the_heap() {
     let mut wrong = Vec::new();
-    for &(program, small, large, machine) in CASES {
-        let (few, sent) = run(&load_beyond(program, small, machine));
-        let (many, sent_more) = run(&load_beyond(program, large, machine));
+    let requests = CASES.iter().map(|case| (case, MemoryModel::Requests));
+    let transfers = CASES.iter().map(|case| (case, MemoryModel::Transfer));
+    for (&(program, small, large, machine), memory) in requests.chain(transfers) {
+        let load = |grid| {
+            let mut loaded = load_beyond(program, grid, machine);
+            loaded.machine.memory = memory;
+            loaded
+        };
+        let (few, sent) = run(&load(small));
+        let (many, sent_more) = run(&load(large));
         let line = format!(
-            "{program} {small}..{large} {machine}: {} -> {} allocations, peak {} -> {} bytes",
+            "{program} {small}..{large} {machine} {memory:?}: {} -> {} allocations, peak {} -> {} \
+             bytes",
             few.count_total, many.count_total, few.bytes_max, many.bytes_max
         );
         eprintln!("{line}");
@@ -77,6 +96,66 @@ fn ten_times_the_grid_takes_the_same_memory() {
         assert!(many.bytes_max <= few.bytes_max * 11 / 10, "{line}");
         assert!(many.count_total <= few.count_total + 16, "{line}");
     }
+}
+
+#[test]
+fn a_hundred_times_the_grid_takes_the_same_memory_where_every_item_is_run() {
+    let load = |grid| {
+        let mut loaded = load_beyond("large_grid", grid, SIMPLE);
+        loaded.launch.options.full = true;
+        loaded
+    };
+    let (few, _) = run(&load("4000"));
+    let (many, _) = run(&load("400000"));
+    let line = format!("peak {} -> {} bytes", few.bytes_max, many.bytes_max);
+    eprintln!("{line}");
+    assert!(many.bytes_max <= few.bytes_max * 11 / 10, "{line}");
+    assert!(many.count_total <= few.count_total + 16, "{line}");
+}
+
+#[test]
+fn ten_thousand_launches_leave_nothing_behind() {
+    for (machine, launches) in [(SIMPLE, 10_000), (BANKED, 1000)] {
+        let loaded = load("large_grid", "2", machine);
+        loaded.run();
+        let all = measure(|| {
+            for _ in 0..launches {
+                loaded.run();
+            }
+        });
+        assert_eq!(all.bytes_current, 0, "{machine}: bytes kept");
+        assert_eq!(all.count_current, 0, "{machine}: allocations kept");
+    }
+}
+
+#[test]
+fn a_long_tile_costs_as_many_events_as_a_short_one() {
+    struct Polls(u64);
+    impl Watch for Polls {
+        fn poll(&mut self, _: &Progress) -> ControlFlow<()> {
+            self.0 += 1;
+            ControlFlow::Continue(())
+        }
+    }
+    let polls = |cycles: u64| {
+        let mut loaded = load_beyond("large_grid", "4096", SIMPLE);
+        loaded.launch.options.full = true;
+        let mut trace = (*loaded.trace).clone();
+        for tile in &mut trace.tiles {
+            tile.cycles = Some(cycles);
+        }
+        let trace = validate(trace).unwrap();
+        let mut polls = Polls(0);
+        let report = simulate(&loaded.machine, &trace, &loaded.launch, &mut polls).unwrap();
+        assert!(report.cycles > 4096 / 2 * cycles);
+        polls.0
+    };
+    // One poll every 256 events.
+    let (short, long) = (polls(2), polls(2_000_000));
+    eprintln!("{short} and {long} polls");
+    assert!(short > 50);
+    // Where tiles are long, memory is idle in between and waited for once more.
+    assert!(long <= short * 3 / 2, "{short} -> {long} polls");
 }
 
 #[test]

@@ -398,3 +398,174 @@ fn exit_codes() {
         "{told}"
     );
 }
+
+#[test]
+fn a_kernel_is_written_and_simulated() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (text, container, launch) = (file("mm.tile"), file("mm.tilec"), file("mm.json"));
+    let sizes = [
+        "--m",
+        "200",
+        "--n",
+        "150",
+        "--k",
+        "130",
+        "--tile",
+        "64x64x32",
+        "--threads",
+        "256",
+    ];
+    let with_machine = ["--machine", "tpuv3_simple_dram", "--json"];
+    let write = |rest: &[&str]| {
+        let arguments = [&["kernel", "matmul"], &sizes[..], &with_machine[..], rest].concat();
+        run_json(0, "kernel-output", &arguments)
+    };
+    let written = write(&["-o", &text, "--launch", &launch]);
+    assert_eq!(written["trace"]["grid"], json!([12]));
+    assert_eq!(
+        written["trace"]["params"],
+        json!({"K": 130, "M": 200, "N": 150})
+    );
+    let again = write(&["-o", &container]);
+    assert_eq!(written["trace"]["digest"], again["trace"]["digest"]);
+    // The launch in one more command, and the same said with flags.
+    let machine = ["-m", "tpuv3_simple_dram", "--json"];
+    let from_file = [&["simulate", "--launch", &launch], &machine[..]].concat();
+    let from_file = run_json(0, "simulate-output", &from_file);
+    let flags = [
+        &["simulate", container.as_str(), "--grid", "12"],
+        &["--param", "M=200", "--param", "N=150", "--param", "K=130"][..],
+        &machine[..],
+    ];
+    let flags = run_json(0, "simulate-output", &flags.concat());
+    assert_eq!(from_file["cycles"], flags["cycles"]);
+    assert_eq!(from_file["identity"], flags["identity"]);
+}
+
+#[test]
+fn every_kind_of_kernel_is_described_and_refuses_what_it_does_not_know() {
+    use tilesim_traces::kernels::args::KINDS;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("k.tile").display().to_string();
+    for kind in KINDS {
+        let help = run(0, &["kernel", kind.name, "--help"]);
+        for arg in kind.args {
+            let flag = format!("--{} ", arg.name.replace('_', "-"));
+            let flag_of_flag = format!("--{}[=", arg.name.replace('_', "-"));
+            assert!(
+                help.contains(&flag) || help.contains(&flag_of_flag),
+                "{flag} in {help}"
+            );
+        }
+        run(
+            2,
+            &["kernel", kind.name, "--no-such-option", "1", "-o", &out],
+        );
+        let error = run_json(
+            3,
+            "error-output",
+            &["kernel", kind.name, "-o", &out, "--json"],
+        );
+        let needed = kind.args.iter().find(|a| a.required).unwrap().name;
+        assert_eq!(error["error"]["path"], format!("options.{needed}"));
+    }
+    let base = [
+        "kernel",
+        "elementwise",
+        "--n",
+        "10",
+        "-o",
+        &out,
+        "--json",
+        "--block",
+    ];
+    let error = run_json(3, "error-output", &[&base[..], &["zero"]].concat());
+    assert_eq!(error["error"]["path"], "options.block");
+}
+
+#[test]
+fn a_space_of_configurations_is_ranked() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("space").display().to_string();
+    let list = folder.path().join("configs.json");
+    let configs = json!({"mm": {"configs": [
+        {"BM": 64, "BN": 64, "BK": 32, "GM": 8, "num_warps": 4, "num_stages": 2},
+        {"BM": 64, "BN": 32, "BK": 32, "GM": 8, "num_warps": 8, "num_stages": 1},
+        {"BM": 1 << 30, "BN": 64, "BK": 32, "GM": 8, "num_warps": 4, "num_stages": 2},
+    ]}});
+    std::fs::write(&list, configs.to_string()).unwrap();
+    let list = list.display().to_string();
+    let sizes = ["--m", "200", "--n", "150", "--k", "130"];
+    let more = [
+        "--configs",
+        &list,
+        "--list",
+        "mm.configs",
+        "--warp-threads",
+        "32",
+        "--top-k",
+        "1",
+        "--machine",
+        "tpuv3_simple_dram",
+        "-o",
+        &out,
+        "--json",
+    ];
+    let written = run_json(
+        0,
+        "kernel-output",
+        &[&["kernel", "matmul"], &sizes[..], &more[..]].concat(),
+    );
+    assert_eq!(
+        written["candidates"],
+        json!({"count": 3, "traces": 2, "failed": 1})
+    );
+    let file = written["file"].as_str().unwrap();
+    let candidates: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    check("candidates", &candidates);
+    let trace = |i: usize| {
+        let name = candidates["candidates"][i]["trace"].as_str().unwrap();
+        std::fs::read_to_string(folder.path().join("space").join(name)).unwrap()
+    };
+    assert!(trace(0).contains("resources threads 128\n"));
+    assert!(trace(1).contains("resources threads 256\n"));
+    // Some failed: exit code 4. The one that is not the best is pruned.
+    let ranked = run_json(4, "rank-output", &["rank", file, "--json"]);
+    assert_eq!(ranked["ranked"].as_array().unwrap().len(), 1);
+    let all = run_json(4, "rank-output", &["rank", file, "--top-k", "0", "--json"]);
+    assert_eq!(all["ranked"].as_array().unwrap().len(), 2);
+    assert_eq!(all["ranked"][0], ranked["ranked"][0]);
+    // Any kind, by values of its options.
+    let vary = [
+        "kernel",
+        "softmax",
+        "--rows",
+        "64",
+        "--cols",
+        "100",
+        "--vary",
+        "tile=4x128,8x128",
+        "--vary",
+        "stages=1,2,3",
+        "-o",
+        &out,
+        "--json",
+    ];
+    let written = run_json(0, "kernel-output", &vary);
+    assert_eq!(written["candidates"]["count"], 6);
+    let file = written["file"].as_str().unwrap();
+    let ranked = run_json(
+        0,
+        "rank-output",
+        &["rank", file, "-m", "tpuv3_simple_dram", "--json"],
+    );
+    let keys: std::collections::BTreeSet<&str> = ranked["outcomes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|o| o["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(keys.len(), 6);
+    assert!(keys.contains("tile=8x128 stages=3"));
+}

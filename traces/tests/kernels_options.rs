@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tilesim_traces::kernels::args::{Arg, ArgValue, COST_ARGS, KINDS, Kind, kind, parse_args};
-use tilesim_traces::kernels::space::{StageBuffers, TileConfig, matmul, read_json, read_tiles};
+use tilesim_traces::kernels::space::{
+    StageBuffers, TileConfig, matmul, product, read_json, read_tiles,
+};
 use tilesim_traces::kernels::*;
 use tilesim_traces::{ErrorCode, TraceError, ValidTrace};
 
@@ -428,4 +430,38 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn products_of_values() {
+    let vary = |list: &[(&str, &[&str])]| -> Vec<(String, Vec<String>)> {
+        let values = |v: &[&str]| v.iter().map(|v| (*v).to_owned()).collect();
+        list.iter()
+            .map(|(n, v)| ((*n).to_owned(), values(v)))
+            .collect()
+    };
+    let base = options("rows=64 cols=100");
+    let cost = CostModel::default();
+    let two = vary(&[("tile", &["4x128", "0x128"]), ("stages", &["1", "2", "3"])]);
+    let all = product("softmax", &base, &two, &cost).unwrap();
+    let keys: Vec<&str> = all.iter().map(|a| a.0.as_str()).collect();
+    assert_eq!(keys[1], "tile=4x128 stages=2");
+    assert_eq!(keys[3], "tile=0x128 stages=1");
+    assert_eq!(keys.len(), 6);
+    for (key, spec) in &all {
+        assert_eq!(spec.is_ok(), key.starts_with("tile=4x128"), "{key}");
+    }
+    let alone = parse("softmax", "rows=64 cols=100 tile=4x128 stages=2").unwrap();
+    assert_eq!(all[1].1.as_ref().unwrap(), &alone);
+    let refused =
+        |list: &[(&str, &[&str])]| product("softmax", &base, &vary(list), &cost).unwrap_err();
+    let unknown = refused(&[("tyle", &["1"])]);
+    assert_eq!(
+        (unknown.code, unknown.path.as_str()),
+        (ErrorCode::UnknownKey, "options.tyle")
+    );
+    assert_eq!(refused(&[("rows", &["1"])]).path, "options.rows");
+    let many = ["1"; 300];
+    let too_many = refused(&[("tile", &many), ("stages", &many)]);
+    assert_eq!(too_many.code, ErrorCode::TooLarge);
 }

@@ -4,7 +4,8 @@
 //! perf [--filter TEXT] [--max-requests N] [--repeat N] [--instructions] [--json FILE]
 //! perf --check FILE        fail if instructions per request grew by over 2 %
 //! perf --write FILE        write that baseline
-//! perf run PROGRAM.json GRID MACHINE.yml [--full | --sample]
+//! perf scaling N           N launches on N threads against one alone
+//! perf run PROGRAM.json GRID MACHINE.yml [--every-item] [--full | --sample]
 //! ```
 
 #![allow(missing_docs)]
@@ -50,6 +51,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<(), Error> {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "run" => return run_one(&args.collect::<Vec<_>>()),
+            "scaling" => return scaling(number(&value()?)?),
             "--filter" => options.filter = value()?,
             "--max-requests" => options.max_requests = Some(number(&value()?)?),
             "--repeat" => options.repeat = number(&value()?)?,
@@ -73,22 +75,75 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, Error> {
 
 fn run_one(args: &[String]) -> Result<(), Error> {
     let [program, grid, machine, rest @ ..] = args else {
-        return Err("usage: perf run PROGRAM.json GRID MACHINE.yml [--full | --sample]".into());
+        return Err(
+            "usage: perf run PROGRAM.json GRID MACHINE.yml [--every-item] [--full | --sample]"
+                .into(),
+        );
     };
-    let (sample, full) = process::run_here(Path::new(program), grid, Path::new(machine))?;
-    match rest.first().map(String::as_str) {
+    let (mut every_item, mut print) = (false, None);
+    for argument in rest {
+        match argument.as_str() {
+            "--every-item" => every_item = true,
+            "--full" | "--sample" => print = Some(argument.as_str()),
+            other => return Err(format!("unknown argument {other}")),
+        }
+    }
+    let (sample, full) =
+        process::run_here(Path::new(program), grid, Path::new(machine), every_item)?;
+    match print {
         Some("--full") => println!("{full}"),
-        Some("--sample") => println!(
+        Some(_) => println!(
             "{}",
             serde_json::to_string(&sample).map_err(|e| e.to_string())?
         ),
-        Some(other) => return Err(format!("unknown argument {other}")),
         None => println!(
             "{} cycles, {} requests, {:.3} ms, {} KiB",
             sample.cycles, sample.requests, sample.simulate_ms, sample.rss_kib
         ),
     }
     Ok(())
+}
+
+/// Launches of one thread in a measurement of [`scaling`], and measurements, of which the best counts.
+const LAUNCHES: u32 = 8;
+const MEASUREMENTS: u32 = 5;
+
+/// Throughput of `threads` threads that run launches side by side, over that of one alone.
+fn scaling(threads: u32) -> Result<(), Error> {
+    for machine in [
+        "tpuv3_simple_dram",
+        "systolic_ws_128x128_c1_simple_noc_tpuv3",
+    ] {
+        let loaded = golden::Loaded::golden("gemm_256", "2x2", machine)?;
+        loaded.run()?;
+        let (mut alone, mut together) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..MEASUREMENTS {
+            alone = alone.min(side_by_side(&loaded, 1)?);
+            together = together.min(side_by_side(&loaded, threads)?);
+        }
+        println!(
+            "{machine}: {threads} threads do {:.2} times the launches of one",
+            f64::from(threads) * alone / together
+        );
+    }
+    Ok(())
+}
+
+/// Seconds until `threads` threads have run [`LAUNCHES`] launches each.
+fn side_by_side(loaded: &golden::Loaded, threads: u32) -> Result<f64, Error> {
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|_| scope.spawn(|| (0..LAUNCHES).try_for_each(|_| loaded.run().map(|_| ()))))
+            .collect();
+        running.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .map_err(|_| "a launch panicked".to_string())
+                .flatten()
+        })
+    })?;
+    Ok(start.elapsed().as_secs_f64())
 }
 
 /// One line of the table.

@@ -225,21 +225,7 @@ impl Show {
             machine: self.machine.clone(),
             set: self.set.clone(),
         };
-        let request = arguments.request()?;
-        let mut machine = match &request.source {
-            MachineSource::Preset(name) => Machine::preset(name)?,
-            MachineSource::Document(document) => Machine::from_yaml(document)?,
-            MachineSource::Stored(digest) => {
-                return Err(ServiceError::not_found(
-                    "machine.not_found",
-                    "machine",
-                    format!("there is no machine {digest} here"),
-                ));
-            }
-        };
-        if !request.overrides.is_empty() {
-            machine = machine.with_overrides(&request.overrides)?;
-        }
+        let machine = named(&arguments)?;
         let mut text = format!("# digest {}\n", machine.digest()?);
         for peak in machine.peaks().to_string().lines() {
             text.push_str(&format!("# {peak}\n"));
@@ -247,4 +233,24 @@ impl Show {
         text.push_str(&machine.to_yaml()?);
         Ok(text)
     }
+}
+
+/// The machine that arguments name, for verbs that need no server.
+pub fn named(arguments: &MachineArgs) -> Result<Machine, ServiceError> {
+    let request = arguments.request()?;
+    let mut machine = match &request.source {
+        MachineSource::Preset(name) => Machine::preset(name)?,
+        MachineSource::Document(document) => Machine::from_yaml(document)?,
+        MachineSource::Stored(digest) => {
+            return Err(ServiceError::not_found(
+                "machine.not_found",
+                "machine",
+                format!("there is no machine {digest} here"),
+            ));
+        }
+    };
+    if !request.overrides.is_empty() {
+        machine = machine.with_overrides(&request.overrides)?;
+    }
+    Ok(machine)
 }

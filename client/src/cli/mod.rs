@@ -7,6 +7,7 @@ mod files;
 mod folder;
 mod import;
 mod import_machine;
+mod kernel;
 mod lists;
 mod machine;
 mod output;
@@ -48,6 +49,9 @@ enum Command {
     /// Look at and check machines.
     #[command(subcommand)]
     Machine(machine::MachineCommand),
+    /// Write a trace from the kernel library, or a list of candidates of many configurations.
+    #[command(subcommand)]
+    Kernel(kernel::Kernel),
     /// Turn what other simulators use into traces.
     #[command(subcommand)]
     Import(import::Import),
@@ -125,6 +129,7 @@ pub fn main() -> ExitCode {
         Command::Trace(trace::Trace::Convert(convert)) => convert.run(),
         Command::Machine(machine) => run_async(machine.run()),
         Command::Trace(trace::Trace::Put(put)) => run_async(put.run()),
+        Command::Kernel(kernel) => kernel.run(),
         Command::Import(import) => import.run(),
         Command::Record(record) => record.run(),
         Command::RecordChild(child) => child.run(),

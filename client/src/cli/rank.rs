@@ -35,6 +35,10 @@ pub struct Rank {
     set: Vec<(String, String)>,
     #[command(flatten)]
     place: WhereArgs,
+    /// Only the best so many matter; the others may be pruned. 0: all [default: the number in the
+    /// file, or 0].
+    #[arg(long, short = 'k', value_name = "K")]
+    top_k: Option<u32>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -86,6 +90,10 @@ struct OutcomeJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     bound: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    resource: Option<&'a String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_bound: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicate_of: Option<usize>,
@@ -103,6 +111,8 @@ impl<'a> From<&'a CandidateOutcome> for OutcomeJson<'a> {
             error: None,
             budget_cycles: None,
             bound: None,
+            resource: None,
+            by_bound: None,
             reason: None,
             duplicate_of: None,
         };
@@ -112,8 +122,15 @@ impl<'a> From<&'a CandidateOutcome> for OutcomeJson<'a> {
             }
             Verdict::Failed(problem) => json.error = Some(problem),
             Verdict::OverBudget { cycles } => json.budget_cycles = Some(*cycles),
-            Verdict::Pruned { bound, reason } => {
+            Verdict::Pruned {
+                bound,
+                resource,
+                by_bound,
+                reason,
+            } => {
                 json.bound = Some(*bound);
+                json.resource = Some(resource).filter(|r| !r.is_empty());
+                json.by_bound = Some(*by_bound);
                 json.reason = Some(reason);
             }
             Verdict::Cancelled => {}
@@ -138,9 +155,12 @@ impl Rank {
         } else {
             print(&order, &outcomes)?;
         }
-        let without = outcomes.iter().filter(|o| {
+        let failed = |o: &CandidateOutcome| {
             matches!(o.verdict, Verdict::Failed(_) | Verdict::OverBudget { .. })
-                || matches!(o.verdict, Verdict::DuplicateOf { score: None, .. })
+        };
+        let without = outcomes.iter().filter(|o| match &o.verdict {
+            Verdict::DuplicateOf { index, .. } => outcomes.get(*index).is_some_and(failed),
+            _ => failed(o),
         });
         list_outcome(without.count(), outcomes.len())
     }
@@ -184,12 +204,9 @@ impl Rank {
             backend.put_trace(&trace.name, &trace.trace).await?;
         }
         let bar = Bar::list("candidates", candidates.len());
+        let top_k = self.top_k.unwrap_or(file.top_k);
         let (sender, mut receiver) = mpsc::channel(16);
-        let work = async move {
-            backend
-                .rank(&machine, candidates, file.top_k, &sender)
-                .await
-        };
+        let work = async move { backend.rank(&machine, candidates, top_k, &sender).await };
         let collect = async {
             let mut outcomes = Vec::new();
             while let Some(outcome) = receiver.recv().await {
@@ -300,7 +317,7 @@ fn print(order: &Order, outcomes: &[CandidateOutcome]) -> anyhow::Result<()> {
                     grouped(*cycles)
                 ))?;
             }
-            Verdict::Pruned { bound, reason } => {
+            Verdict::Pruned { bound, reason, .. } => {
                 output::line(&format!(
                     "{key}: pruned: at least {} cycles, {reason}",
                     grouped(*bound)

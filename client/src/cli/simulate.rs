@@ -3,12 +3,14 @@
 use std::{path::PathBuf, sync::Arc};
 
 use clap::Args;
+use tilesim_core::Launch;
 use tilesim_server::{error::ServiceError, runner::RunResult};
 
 use super::{
     Failure, Outcome,
     args::{LaunchFlags, MachineArgs, WhereArgs},
-    files,
+    files::{self, TraceFile},
+    lists::{self, Files, LaunchEntry},
     output::{self, ResultJson},
     progress::Bar,
 };
@@ -18,7 +20,14 @@ use crate::backend::Backend;
 #[derive(Args)]
 pub struct Simulate {
     /// Trace file in any encoding, or a PyTorchSim kernel folder.
-    trace: PathBuf,
+    #[arg(required_unless_present = "launch_file")]
+    trace: Option<PathBuf>,
+    /// File of a launch (trace, grid, parameters, options: an entry of a list of candidates), instead of
+    /// a trace and its flags.
+    #[arg(long = "launch", value_name = "FILE", conflicts_with_all = ["trace", "grid", "params",
+        "extents", "placement", "allow_overlap", "cycle_budget", "max_work_items", "max_requests",
+        "allow_cost_mismatch", "registers_per_item", "threads_per_item"])]
+    launch_file: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
@@ -32,14 +41,14 @@ pub struct Simulate {
 
 impl Simulate {
     pub async fn run(self) -> Outcome {
-        let (notes, result) = self
+        let (name, notes, result) = self
             .simulate()
             .await
             .map_err(|e| Failure::Service(e, self.json))?;
         if self.json {
             output::json(&ResultJson::from(&result))?;
         } else {
-            output::result(&self.trace.display().to_string(), &result)?;
+            output::result(&name, &result)?;
             for note in notes {
                 output::line(&format!("import: {note}"))?;
             }
@@ -47,9 +56,23 @@ impl Simulate {
         Ok(())
     }
 
-    async fn simulate(&self) -> Result<(Vec<String>, RunResult), ServiceError> {
-        let trace = files::trace(&self.trace)?;
+    /// The trace and its launch.
+    fn what(&self) -> Result<(PathBuf, TraceFile, Launch), ServiceError> {
+        if let Some(list) = &self.launch_file {
+            let entry: LaunchEntry = serde_json::from_str(&files::read_text(list)?)
+                .map_err(|e| lists::syntax(list, None, &e))?;
+            let trace = Files::default().trace(list, &entry.trace)?;
+            let launch = entry.launch(&trace)?;
+            return Ok((list.clone(), trace, launch));
+        }
+        let path = self.trace.clone().unwrap_or_default();
+        let trace = files::trace(&path)?;
         let launch = self.launch.launch(&trace)?;
+        Ok((path, trace, launch))
+    }
+
+    async fn simulate(&self) -> Result<(String, Vec<String>, RunResult), ServiceError> {
+        let (path, trace, launch) = self.what()?;
         let machine = self.machine.request()?;
         let backend = self.place.backend().await?;
         let progress = matches!(backend, Backend::Local(_)).then(Arc::default);
@@ -62,6 +85,6 @@ impl Simulate {
             .imported
             .as_ref()
             .map_or_else(Vec::new, |i| i.report.notes.clone());
-        Ok((notes, result))
+        Ok((path.display().to_string(), notes, result))
     }
 }

@@ -54,7 +54,7 @@ impl Simulation for Services {
         let v1::RankRequest {
             machine,
             candidates,
-            top_k: _,
+            top_k,
         } = request.into_inner();
         let limits = self.app.config.limits.clone();
         if candidates.is_empty() {
@@ -82,6 +82,7 @@ impl Simulation for Services {
                 tenant,
                 machine,
                 candidates,
+                top_k,
                 deadline,
             };
             let (sender, mut outcomes) = mpsc::channel(BACKLOG);

@@ -5,8 +5,16 @@
 //!
 //! Queues. Requests of one direction and bank that go to the open row form the bank's *hit* list, the others its *miss*
 //! list, both by age. All requests of one list need the same command at the same time, so only heads compete: the next
-//! command is the minimum of (ready time, age) over at most two heads per bank. That is the reference's rule (oldest
-//! among those whose timing is met) evaluated at the first tick at which any is met.
+//! command is the oldest of at most two heads per bank whose timing is met, at the first clock at which any is met. That
+//! is the reference's rule.
+//!
+//! Three kinds of commands compete: column commands of banks that were opened for a request, column commands of the
+//! queue, row commands of the queue. Of each kind the best is kept (`Pick`). What happens later can delay it, which is
+//! checked when its time has come, and what joins is compared with it when it joins; so the kept one is never behind
+//! the true one, and it is looked for anew only when it was issued or turns out not to be ready.
+//!
+//! Row commands may have many candidates. A mask holds the banks that a rule at their bank or bank group may still
+//! delay; it is cleared bank by bank as rules expire, and the others need only their ages compared.
 
 mod canonical;
 
@@ -16,7 +24,7 @@ use super::ring::Ring;
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::Cmd;
 use super::stats::{Done, DramStats, WaitCause};
-use super::timing::{self, CLASSES, Rule};
+use super::timing::Rule;
 
 const NIL: u16 = u16::MAX;
 const NEVER: u64 = u64::MAX;
@@ -27,14 +35,14 @@ const FILTER: usize = 512;
 /// Refreshes that may be due at once, as Ramulator's priority buffer holds.
 const MAX_DUE: usize = 1568;
 
+/// The column command of each direction.
+const COLUMN: [Cmd; 2] = [Cmd::Rd, Cmd::Wr];
+
 const RD: usize = Cmd::Rd as usize;
 const WR: usize = Cmd::Wr as usize;
 const ACT: usize = Cmd::Act as usize;
 const ACT2: usize = Cmd::Act2 as usize;
 const PRE: usize = Cmd::Pre as usize;
-
-/// Ready clocks by command, padded to a power of two.
-type Ready = [u64; 16];
 
 /// A value per bank (or node above it), in words of 64.
 type PerBank<T, const W: usize> = [[T; 64]; W];
@@ -149,12 +157,6 @@ enum BankState {
 /// One bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bank {
-    ready: Ready,
-    /// Ages of the heads, per direction.
-    hit_seq: [u64; 2],
-    miss_seq: [u64; 2],
-    /// Rank of the request it was opened for: by tick of acceptance, then by order of activation.
-    holder_age: u64,
     lists: [Lists; 2],
     row: u32,
     /// The request it was opened for, while that waits for its column command.
@@ -163,10 +165,6 @@ struct Bank {
 }
 
 const BANK: Bank = Bank {
-    ready: [0; 16],
-    hit_seq: [0; 2],
-    miss_seq: [0; 2],
-    holder_age: 0,
     lists: [NO_LISTS; 2],
     row: 0,
     holder: NIL,
@@ -205,108 +203,76 @@ struct Rising {
 }
 
 impl Rising {
-    /// A precharge of `bank`, below top node `pc`, may not pair with it.
+    /// A precharge of `bank` below top node `pc` at clock `t` would pair with it.
     #[inline]
-    fn blocks(&self, pc: usize, bank: usize) -> bool {
-        self.pc == pc as u32 && (self.bank == u32::MAX || self.bank == bank as u32)
+    fn pairs(&self, pc: u32, bank: usize, t: u64) -> bool {
+        t == self.edge && self.banks(pc as usize, bank / 64) >> (bank % 64) & 1 != 0
+    }
+
+    /// The banks in word `w` below top node `pc` whose precharges may not pair with it.
+    #[inline]
+    fn banks(&self, pc: usize, w: usize) -> u64 {
+        if self.pc != pc as u32 {
+            0
+        } else if self.bank == u32::MAX {
+            u64::MAX
+        } else if self.bank as usize / 64 == w {
+            1 << (self.bank % 64)
+        } else {
+            0
+        }
     }
 }
 
-/// The pick that a class of commands is part of.
-#[inline(always)]
-fn class_kind(class: u8) -> usize {
-    match class {
-        timing::COL => QUEUED,
-        timing::PRE | timing::ACT => ROW,
-        _ => HELD,
-    }
-}
-
-#[inline(always)]
-fn class_dirt(class: u8) -> u8 {
-    1 << class_kind(class)
-}
-
-#[inline(always)]
-fn class_index(class: u8) -> usize {
-    (class.trailing_zeros() as usize).min(CLASSES - 1)
-}
-
-/// The best candidate of a class below one top node, found earlier. `time` leaves out what delays the whole node, and it
-/// is the best up to clock `until`, from which on an older one may be ready too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Best {
-    time: u64,
-    age: u64,
-    until: u64,
-    bank: usize,
-}
-
-/// A top node: ready clocks of every command, the best candidate per class, the classes for which it is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Top {
-    ready: Ready,
-    best: [Best; CLASSES],
-    stale: u8,
-}
-
-const TOP: Top = Top {
-    ready: [0; 16],
-    best: [NO_BEST; CLASSES],
-    stale: u8::MAX,
-};
-
-const NO_BEST: Best = Best {
-    time: NEVER,
-    age: 0,
-    until: NEVER,
-    bank: NONE,
-};
-
-/// A best command of the whole channel, good while it lies ahead.
+/// The best command of a kind as it was when last looked for: none of the kind is ready before `time`, nor with a
+/// smaller `age` then. A `time` in the past says nothing, `bank` may be unknown (`NIL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pick {
     time: u64,
     age: u64,
-    bank: u32,
+    bank: u16,
     cmd: Cmd,
 }
 
-const NO_PICK: Pick = Pick {
-    time: NEVER,
-    age: 0,
-    bank: u32::MAX,
-    cmd: Cmd::Rd,
-};
+impl Pick {
+    /// Nothing is known but that nothing is ready before `time`.
+    const fn from(time: u64) -> Pick {
+        Pick {
+            time,
+            age: 0,
+            bank: NIL,
+            cmd: Cmd::Rd,
+        }
+    }
+}
 
+const NO_PICK: Pick = Pick::from(NEVER);
+
+/// Kinds of commands: columns of held banks; columns, precharges and activates of the queue.
 const HELD: usize = 0;
 const QUEUED: usize = 1;
-const ROW: usize = 2;
-const ALL_DIRTY: u8 = 7;
+const CLOSE: usize = 2;
+const OPEN: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Active,
     Queue,
-    Due,
 }
 
+/// A column command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cand {
-    time: u64,
-    cmd: Cmd,
+struct Column {
     bank: u16,
-    source: Source,
     write: bool,
+    source: Source,
 }
 
-const NO_CAND: Cand = Cand {
-    time: NEVER,
-    cmd: Cmd::Rd,
-    bank: 0,
-    source: Source::Queue,
-    write: false,
-};
+impl Column {
+    fn cmd(self) -> Cmd {
+        if self.write { Cmd::Wr } else { Cmd::Rd }
+    }
+}
 
 /// One channel under the Ramulator controller: all state, apart from the spec. `W` words hold a bit per bank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -319,10 +285,8 @@ pub(crate) struct Exact<const W: usize> {
     arrival: u64,
     next_refresh: u64,
     write_mode: bool,
-    /// The best of the requests whose bank was opened for them, of the queue's column and of its row commands; and which
-    /// of these are unknown.
-    picks: [Pick; 3],
-    dirty: u8,
+    /// The best command per kind.
+    picks: [Pick; 4],
     /// The head of the front queue found its queue full and nothing has left that queue since.
     blocked: bool,
     len: [u32; 2],
@@ -350,22 +314,30 @@ pub(crate) struct Exact<const W: usize> {
     due_since: u64,
     refresh_time: u64,
     act2: Option<Act2>,
-    cas: Option<Cand>,
+    cas: Option<Column>,
     wck_expiry: u64,
     rising: Rising,
     stats: DramStats,
     /// Counts of queued writes by address hash.
     filter: [u16; FILTER],
     banks: PerBank<Bank, W>,
-    tops: PerBank<Top, W>,
-    /// Ready clocks of every command per group.
-    group_ready: PerBank<Ready, W>,
+    /// Ages of the heads per direction, and of what banks are held for: by tick of acceptance, then by order of
+    /// activation.
+    hit_age: [PerBank<u64, W>; 2],
+    miss_age: [PerBank<u64, W>; 2],
+    holder_age: PerBank<u64, W>,
+    /// Ready clocks per command: of all banks, per top node, per group, per bank.
+    channel_ready: [u64; 16],
+    top_ready: [PerBank<u64, W>; 16],
+    group_ready: [PerBank<u64, W>; 16],
+    bank_ready: [PerBank<u64, W>; 16],
+    /// Per command the banks whose own or whose group's ready clock may lie ahead. Kept for row commands.
+    delayed: [[u64; W]; 16],
+    /// Per row command a clock before which no delayed candidate is free.
+    alarm: [u64; 16],
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: [PerBank<u64, W>; 16],
 }
-
-/// No bank.
-const NONE: usize = usize::MAX;
 
 #[inline(always)]
 fn any<const W: usize>(mask: &[u64; W]) -> bool {
@@ -443,8 +415,7 @@ impl<const W: usize> Exact<W> {
                 }
             },
             write_mode: false,
-            picks: [NO_PICK; 3],
-            dirty: ALL_DIRTY,
+            picks: [Pick::from(0); 4],
             blocked: false,
             len: [0; 2],
             left: 0,
@@ -477,8 +448,15 @@ impl<const W: usize> Exact<W> {
             stats: DramStats::default(),
             filter: [0; FILTER],
             banks: [[BANK; 64]; W],
-            tops: [[TOP; 64]; W],
-            group_ready: [[[0; 16]; 64]; W],
+            hit_age: [[[0; 64]; W]; 2],
+            miss_age: [[[0; 64]; W]; 2],
+            holder_age: [[0; 64]; W],
+            channel_ready: [0; 16],
+            top_ready: [[[0; 64]; W]; 16],
+            group_ready: [[[0; 64]; W]; 16],
+            bank_ready: [[[0; 64]; W]; 16],
+            delayed: [[0; W]; 16],
+            alarm: [0; 16],
             last: [[[0; 64]; W]; 16],
         }
     }
@@ -519,7 +497,7 @@ impl<const W: usize> Exact<W> {
             tag,
             write,
         };
-        let done = self.enqueue(spec, f, self.clk, out);
+        let done = self.enqueue(spec, &f, self.clk, out);
         if done {
             self.left = self.left.wrapping_add(1);
             self.next_event = self.clk;
@@ -566,8 +544,8 @@ impl<const W: usize> Exact<W> {
             return;
         }
         match spec.bus {
-            Bus::Single => self.run_single::<false, L>(spec, horizon, out, log),
-            Bus::Lpddr => self.run_single::<true, L>(spec, horizon, out, log),
+            Bus::Single => self.run_single(spec, horizon, out, log),
+            Bus::Lpddr => self.run_lpddr(spec, horizon, out, log),
             Bus::Dual => self.run_dual::<false, L>(spec, horizon, out, log),
             Bus::DualHalf => self.run_dual::<true, L>(spec, horizon, out, log),
         }
@@ -643,7 +621,7 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline(always)]
-    fn enqueue(&mut self, spec: &DramSpec, f: Front, t: u64, out: &mut Vec<Done>) -> bool {
+    fn enqueue(&mut self, spec: &DramSpec, f: &Front, t: u64, out: &mut Vec<Done>) -> bool {
         let d = usize::from(f.write);
         let cap = if f.write {
             spec.write_queue
@@ -658,7 +636,7 @@ impl<const W: usize> Exact<W> {
         let b = bank as usize;
         let waited = t.wrapping_sub(1).wrapping_sub(f.at);
         if self.len[1] > 0 && self.filter[hash(f.addr)] != 0 && self.queued_write(b, f.addr) {
-            self.meet_write(spec, f, t, out);
+            self.meet_write(spec, *f, t, out);
             return true;
         }
         if full {
@@ -697,16 +675,18 @@ impl<const W: usize> Exact<W> {
         };
         let bank = at_mut(&mut self.banks, b);
         let l = &mut bank.lists[d];
-        let class = if bank.state == BankState::Open && bank.row == row {
+        if bank.state == BankState::Open && bank.row == row {
             let tail = std::mem::replace(&mut l.hit_tail, i);
             if l.hit != NIL {
                 self.entries[tail as usize].next = i;
                 return true;
             }
             l.hit = i;
-            bank.hit_seq[d] = seq;
+            *at_mut(&mut self.hit_age[d], b) = seq;
             put(&mut self.col[d], b);
-            timing::COL
+            if d == usize::from(self.write_mode) {
+                self.offer(spec, QUEUED, COLUMN[d], seq, b, t);
+            }
         } else {
             let tail = std::mem::replace(&mut l.miss_tail, i);
             if l.miss != NIL {
@@ -714,23 +694,19 @@ impl<const W: usize> Exact<W> {
                 return true;
             }
             l.miss = i;
-            bank.miss_seq[d] = seq;
+            *at_mut(&mut self.miss_age[d], b) = seq;
             match bank.state {
-                BankState::Open => {
-                    if get(&self.held, b) {
-                        return true;
-                    }
+                BankState::Open if !get(&self.held, b) => {
                     put(&mut self.pre[d], b);
-                    timing::PRE
+                    self.offer_row(spec, Cmd::Pre, d, b, t);
                 }
                 BankState::Closed => {
                     put(&mut self.act[d], b);
-                    timing::ACT
+                    self.offer_row(spec, Cmd::Act, d, b, t);
                 }
-                BankState::Activating => return true,
+                BankState::Open | BankState::Activating => {}
             }
-        };
-        self.compete_as(spec, class, d, b, t);
+        }
         true
     }
 
@@ -763,7 +739,7 @@ impl<const W: usize> Exact<W> {
     }
 
     /// Accepts what tick `t` may accept, and sets the clock at which the front queue needs attention again.
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
         let mut left = spec.accepts_per_tick;
         self.arrival = NEVER;
@@ -792,7 +768,7 @@ impl<const W: usize> Exact<W> {
         let Some(&f) = self.front.front() else {
             return false;
         };
-        let done = self.enqueue(spec, f, t, out);
+        let done = self.enqueue(spec, &f, t, out);
         if done {
             self.front.drop_front();
         }
@@ -830,10 +806,49 @@ impl<const W: usize> Exact<W> {
 
     #[inline(always)]
     fn ready(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
-        let (t, c) = (&spec.table, cmd & 15);
-        at(&self.tops, bank.wrapping_shr(t.top_shift)).ready[c]
-            .max(at(&self.group_ready, bank.wrapping_shr(t.bank_shift))[c])
-            .max(at(&self.banks, bank).ready[c])
+        let top = bank.wrapping_shr(spec.table.top_shift);
+        let at_top = *at(&self.top_ready[cmd & 15], top);
+        let at_channel = self.channel_ready[cmd & 15];
+        at_channel
+            .max(at_top)
+            .max(self.ready_below(spec, cmd, bank))
+    }
+
+    /// Ready clock as far as bank and bank group go.
+    #[inline(always)]
+    fn ready_below(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
+        let group = bank.wrapping_shr(spec.table.bank_shift);
+        let at_group = *at(&self.group_ready[cmd & 15], group);
+        at_group.max(*at(&self.bank_ready[cmd & 15], bank))
+    }
+
+    #[inline(always)]
+    fn raise_top(&mut self, cmd: usize, top: usize, when: u64) {
+        raise(at_mut(&mut self.top_ready[cmd & 15], top), when);
+    }
+
+    #[inline(always)]
+    fn raise_group(&mut self, spec: &DramSpec, cmd: usize, group: usize, when: u64) {
+        raise(at_mut(&mut self.group_ready[cmd & 15], group), when);
+        if cmd != ACT && cmd != PRE {
+            return;
+        }
+        let alarm = &mut self.alarm[cmd & 15];
+        *alarm = (*alarm).min(when);
+        let delayed = &mut self.delayed[cmd & 15];
+        if let Some(banks) = spec.table.group_banks.get(group) {
+            for (word, banks) in delayed.iter_mut().zip(banks) {
+                *word |= banks;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn raise_bank(&mut self, cmd: usize, bank: usize, when: u64) {
+        raise(at_mut(&mut self.bank_ready[cmd & 15], bank), when);
+        if cmd == ACT || cmd == PRE {
+            put(&mut self.delayed[cmd & 15], bank);
+        }
     }
 
     /// Ready clock of a refresh command, or of the precharge for it, over banks `lo..hi` below a node of `scope`.
@@ -863,33 +878,34 @@ impl<const W: usize> Exact<W> {
     fn ring(rings: &mut [u64], first: usize, window: usize, node: usize, t: u64) -> Option<u64> {
         let start = node.wrapping_mul(window).wrapping_add(first);
         let ring = rings.get_mut(start..start.wrapping_add(window))?;
-        let mut new = t;
-        for x in ring {
-            new = std::mem::replace(x, new);
-        }
-        // What fell out is `window` issues back; the rule is about the last one that stayed.
-        let _ = new;
-        let last = rings
-            .get(start.wrapping_add(window).wrapping_sub(1))
-            .copied()?;
+        // The rule is about the oldest that stays.
+        let last = if let [a, b, c, d] = ring {
+            (*a, *b, *c, *d) = (t, *a, *b, *c);
+            *d
+        } else {
+            ring.rotate_right(1);
+            *ring.first_mut()? = t;
+            *ring.last()?
+        };
         (last > 0).then_some(last)
     }
 
     /// Raises the ready time of `target` for all banks `lo..hi`, which are whole nodes of some level.
     fn raise(&mut self, spec: &DramSpec, target: u8, lo: usize, hi: usize, when: u64) {
         let tb = &spec.table;
-        let c = target as usize & 15;
+        let c = target as usize;
         if (lo | hi) & ((1 << tb.top_shift) - 1) == 0 {
             for i in lo >> tb.top_shift..hi >> tb.top_shift {
-                raise(&mut at_mut(&mut self.tops, i).ready[c], when);
+                self.raise_top(c, i, when);
             }
         } else if (lo | hi) & ((1 << tb.bank_shift) - 1) == 0 {
             for i in lo >> tb.bank_shift..hi >> tb.bank_shift {
-                raise(&mut at_mut(&mut self.group_ready, i)[c], when);
+                self.raise_group(spec, c, i, when);
             }
         } else {
+            self.alarm[c & 15] = 0;
             for b in lo..hi {
-                raise(&mut at_mut(&mut self.banks, b).ready[c], when);
+                self.raise_bank(c, b, when);
             }
         }
     }
@@ -903,32 +919,49 @@ impl<const W: usize> Exact<W> {
             *at_mut(&mut self.last[cmd as usize & 15], bank) = t;
         }
         let top = bank.wrapping_shr(tb.top_shift);
-        let tops = &mut at_mut(&mut self.tops, top).ready;
-        let groups = at_mut(&mut self.group_ready, bank.wrapping_shr(tb.bank_shift));
-        let own = &mut at_mut(&mut self.banks, bank).ready;
-        // Where a usual rule is absent its cycles are 0, and a ready time of now binds nobody.
+        let group = bank.wrapping_shr(tb.bank_shift);
+        // Where a usual rule is absent its cycles are 0.
         let n = &e.near;
+        let when = |i: usize| t.wrapping_add(n[i]);
         match cmd {
             Cmd::Rd | Cmd::Wr => {
-                raise(&mut tops[RD], t.wrapping_add(n[0]));
-                raise(&mut tops[WR], t.wrapping_add(n[1]));
-                raise(&mut groups[RD], t.wrapping_add(n[2]));
-                raise(&mut groups[WR], t.wrapping_add(n[3]));
-                raise(&mut own[PRE], t.wrapping_add(n[4]));
+                self.raise_top(RD, top, when(0));
+                self.raise_top(WR, top, when(1));
+                if n[2] != 0 {
+                    self.raise_group(spec, RD, group, when(2));
+                }
+                if n[3] != 0 {
+                    self.raise_group(spec, WR, group, when(3));
+                }
+                self.raise_bank(PRE, bank, when(4));
             }
             Cmd::Act => {
-                raise(&mut tops[ACT], t.wrapping_add(n[0]));
-                raise(&mut groups[ACT], t.wrapping_add(n[1]));
-                raise(&mut own[ACT], t.wrapping_add(n[2]));
-                raise(&mut own[PRE], t.wrapping_add(n[3]));
-                raise(&mut own[RD], t.wrapping_add(n[4]));
-                raise(&mut own[WR], t.wrapping_add(n[5]));
+                self.raise_top(ACT, top, when(0));
+                if n[1] != 0 {
+                    self.raise_group(spec, ACT, group, when(1));
+                }
+                self.raise_bank(ACT, bank, when(2));
+                self.raise_bank(PRE, bank, when(3));
+                self.raise_bank(RD, bank, when(4));
+                self.raise_bank(WR, bank, when(5));
+                for r in &e.windows {
+                    let ring =
+                        Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
+                    if let Some(from) = ring {
+                        let when = from.wrapping_add(r.cycles.into());
+                        self.raise_top(r.target.into(), top, when);
+                    }
+                }
             }
             Cmd::Pre => {
-                raise(&mut tops[PRE], t.wrapping_add(n[0]));
-                raise(&mut own[ACT], t.wrapping_add(n[1]));
+                self.raise_top(PRE, top, when(0));
+                self.raise_bank(ACT, bank, when(1));
             }
             _ => {}
+        }
+        for r in &e.channel {
+            let x = &mut self.channel_ready[r.target as usize & 15];
+            raise(x, t.wrapping_add(r.cycles.into()));
         }
         if !e.plain {
             self.touch_more(spec, cmd, bank, t);
@@ -942,26 +975,16 @@ impl<const W: usize> Exact<W> {
         let e = &tb.effects[cmd as usize & 15];
         let top = bank.wrapping_shr(tb.top_shift);
         for r in &e.bank {
-            let x = &mut at_mut(&mut self.banks, bank).ready[r.target as usize & 15];
-            raise(x, t.wrapping_add(r.cycles.into()));
+            self.alarm[r.target as usize & 15] = 0;
+            self.raise_bank(r.target.into(), bank, t.wrapping_add(r.cycles.into()));
         }
         let group = bank.wrapping_shr(tb.bank_shift);
         for r in &e.group {
-            let x = &mut at_mut(&mut self.group_ready, group)[r.target as usize & 15];
-            raise(x, t.wrapping_add(r.cycles.into()));
+            let when = t.wrapping_add(r.cycles.into());
+            self.raise_group(spec, r.target.into(), group, when);
         }
         for r in &e.top {
-            let x = &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15];
-            raise(x, t.wrapping_add(r.cycles.into()));
-        }
-        for r in &e.tops {
-            let when = t.wrapping_add(r.cycles.into());
-            for top in 0..tb.tops {
-                raise(
-                    &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15],
-                    when,
-                );
-            }
+            self.raise_top(r.target.into(), top, t.wrapping_add(r.cycles.into()));
         }
         for r in &e.mid_siblings {
             let when = t.wrapping_add(r.cycles.into());
@@ -974,18 +997,8 @@ impl<const W: usize> Exact<W> {
             let next = own.wrapping_add(1usize.wrapping_shl(shift));
             for range in [first..own, next..last] {
                 for i in range {
-                    raise(
-                        &mut at_mut(&mut self.group_ready, i)[r.target as usize & 15],
-                        when,
-                    );
+                    self.raise_group(spec, r.target.into(), i, when);
                 }
-            }
-        }
-        for r in &e.windows {
-            let ring = Self::ring(&mut self.rings, r.ring as usize, r.window.into(), top, t);
-            if let Some(from) = ring {
-                let x = &mut at_mut(&mut self.tops, top).ready[r.target as usize & 15];
-                raise(x, from.wrapping_add(r.cycles.into()));
             }
         }
         for r in &e.other {
@@ -1048,293 +1061,256 @@ impl<const W: usize> Exact<W> {
             self.len[1] > spec.drain_above || self.len[0] == 0
         };
         if flip {
-            self.flip(spec);
+            self.flip();
         }
     }
 
     #[inline(never)]
-    fn flip(&mut self, spec: &DramSpec) {
+    fn flip(&mut self) {
         self.write_mode = !self.write_mode;
-        self.dirty |= 1 << QUEUED | 1 << ROW;
-        for p in 0..spec.table.tops {
-            at_mut(&mut self.tops, p).stale |= timing::COL | timing::PRE | timing::ACT;
+        for pick in &mut self.picks[QUEUED..] {
+            pick.time = 0;
+        }
+        self.alarm = [0; 16];
+    }
+
+    /// Nothing is known of what is best.
+    fn forget(&mut self) {
+        self.alarm = [0; 16];
+        for pick in &mut self.picks {
+            pick.time = 0;
         }
     }
 
-    /// A bank has become a candidate of `class` in direction `d`: keeps the known best right.
+    /// HBM3: of half clocks only the odd ones take other commands than precharges.
     #[inline(always)]
-    fn compete_as(&mut self, spec: &DramSpec, class: u8, d: usize, b: usize, t: u64) {
-        let p = b.wrapping_shr(spec.table.top_shift);
-        if d != usize::from(self.write_mode) {
-            return;
-        }
-        let bank = at(&self.banks, b);
-        let (cmd, mask, age) = match class {
-            timing::COL => (if d == 0 { RD } else { WR }, &self.col[d], bank.hit_seq[d]),
-            timing::PRE => (PRE, &self.pre[d], bank.miss_seq[d]),
-            _ => (ACT, &self.act[d], bank.miss_seq[d]),
-        };
-        if !get(mask, b) {
-            return;
-        }
-        if at(&self.tops, p).stale & class != 0 {
-            self.dirty |= class_dirt(class);
-        } else {
-            self.compete(spec, class, cmd, age, b, t);
-        }
+    fn on_edge(spec: &DramSpec, cmd: Cmd, time: u64) -> u64 {
+        time | u64::from(spec.table.half && cmd != Cmd::Pre)
     }
 
-    /// Takes a new candidate of `class`, bank `b`, into account from clock `t` on.
+    /// Bank `b` has become a candidate for `cmd` at clock `t`.
     #[inline(always)]
-    fn compete(&mut self, spec: &DramSpec, class: u8, cmd: usize, age: u64, b: usize, t: u64) {
-        let tb = &spec.table;
-        let p = b.wrapping_shr(tb.top_shift);
-        let half = u64::from(tb.half && class != timing::PRE);
-        let group = at(&self.group_ready, b.wrapping_shr(tb.bank_shift))[cmd & 15];
-        let own = at(&self.banks, b).ready[cmd & 15];
-        let rising = self.rising;
-        let top = at_mut(&mut self.tops, p);
-        let now = t.max(top.ready[cmd & 15]) | half;
-        let mut time = group.max(own).max(now) | half;
-        let best = &mut top.best[class_index(class)];
-        if tb.half && class == timing::PRE {
-            if time == rising.edge && rising.blocks(p, b) {
-                time = time.wrapping_add(1);
-            }
-            if best.time < now {
-                top.stale |= class;
-                self.dirty |= class_dirt(class);
-                return;
-            }
-        } else if best.time < now && now >= best.until {
-            top.stale |= class;
-            self.dirty |= class_dirt(class);
-            return;
-        }
-        let pick = &self.picks[class_kind(class)];
+    fn offer(&mut self, spec: &DramSpec, kind: usize, cmd: Cmd, age: u64, b: usize, t: u64) {
+        let time = Self::on_edge(spec, cmd, self.ready(spec, cmd as usize, b).max(t));
+        let pick = &mut self.picks[kind];
         if (time, age) < (pick.time, pick.age) {
-            self.dirty |= class_dirt(class);
+            *pick = Pick {
+                time,
+                age,
+                bank: b as u16,
+                cmd,
+            };
         }
-        let known = best.time.max(now);
-        if (time, age) < (known, best.age) {
-            if time < known {
-                best.until = best.until.min(known);
+    }
+
+    /// Bank `b` has become a candidate for a precharge or an activate in direction `d`.
+    #[inline(always)]
+    fn offer_row(&mut self, spec: &DramSpec, cmd: Cmd, d: usize, b: usize, t: u64) {
+        if d == usize::from(self.write_mode) {
+            let age = *at(&self.miss_age[d], b);
+            let c = cmd as usize & 15;
+            self.alarm[c] = self.alarm[c].min(self.ready_below(spec, c, b));
+            let kind = if cmd == Cmd::Pre { CLOSE } else { OPEN };
+            self.offer(spec, kind, cmd, age, b, t);
+        }
+    }
+
+    /// Brings the best command of a kind up to clock `t`; returns its time, at which it is ready if that is `t`.
+    #[inline(always)]
+    fn settle<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> u64 {
+        let pick = &self.picks[kind];
+        if pick.time > t {
+            return pick.time;
+        }
+        if pick.time == t && pick.bank != NIL {
+            let b = usize::from(pick.bank);
+            let paired = HALF && pick.cmd == Cmd::Pre && self.rising.pairs(pc_of(spec, b), b, t);
+            if !paired && self.ready(spec, pick.cmd as usize, b) <= t {
+                return t;
             }
-            (best.time, best.age, best.bank) = (time, age, b);
-        } else if age < best.age {
-            best.until = best.until.min(time);
+        }
+        match kind {
+            HELD => self.find_held::<HALF>(spec, t),
+            QUEUED => self.find_queued::<HALF>(spec, t),
+            CLOSE => self.find_row::<HALF>(spec, Cmd::Pre, t),
+            _ => self.find_row::<HALF>(spec, Cmd::Act, t),
         }
     }
 
-    /// What a command to bank `b` at clock `t` makes unknown: bests that lie at the bank itself, and those that a rule
-    /// between top node and bank may delay. Other candidates may be delayed too, but then the best is still the best.
+    /// Keeps `pick` as the best of a kind; returns its time.
     #[inline(always)]
-    fn spoil(&mut self, spec: &DramSpec, cmd: Cmd, b: usize, t: u64) {
-        let tb = &spec.table;
-        let e = &tb.effects[cmd as usize & 15];
-        let top = at_mut(&mut self.tops, b.wrapping_shr(tb.top_shift));
-        let mut stale = 0;
-        for (i, best) in top.best.iter().enumerate() {
-            let other = (best.bank ^ b).wrapping_shr(tb.bank_shift) != 0;
-            let until = if other { e.wide[i] } else { e.delays[i] };
-            let hit = best.bank == b || until != 0 && best.time < t.wrapping_add(until);
-            stale |= u8::from(hit) << i;
-        }
-        top.stale |= stale;
-        let mut dirty = 0;
-        for (i, pick) in self.picks.iter().enumerate() {
-            let hit = pick.bank == b as u32 || pick.time < t.wrapping_add(e.reach[i]);
-            dirty |= u8::from(hit) << i;
-        }
-        self.dirty |= dirty;
+    fn keep(&mut self, kind: usize, pick: Pick) -> u64 {
+        self.picks[kind] = pick;
+        pick.time
     }
 
-    fn forget(&mut self, spec: &DramSpec) {
-        self.dirty = ALL_DIRTY;
-        for p in 0..spec.table.tops {
-            at_mut(&mut self.tops, p).stale = u8::MAX;
+    #[inline(never)]
+    fn find_held<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> u64 {
+        if !any(&self.held) {
+            return self.keep(HELD, NO_PICK);
         }
-    }
-
-    /// The best candidate of `class` from clock `t` on.
-    #[inline(always)]
-    fn find<const HALF: bool>(&mut self, spec: &DramSpec, class: u8, t: u64) -> Best {
-        let d = usize::from(self.write_mode);
-        let (cmd, mask) = match class {
-            timing::COL => (if d == 0 { RD } else { WR }, self.col[d]),
-            timing::PRE => (PRE, self.pre[d]),
-            timing::ACT => (ACT, self.act[d]),
-            timing::HELD_RD => (RD, self.held_by[0]),
-            _ => (WR, self.held_by[1]),
+        if HALF && t & 1 == 0 {
+            return self.keep(HELD, Pick::from(t.wrapping_add(1)));
+        }
+        let mut next = NEVER;
+        let mut oldest = Pick {
+            age: NEVER,
+            ..NO_PICK
         };
-        let mut found = NO_BEST;
-        if !any(&mask) {
-            return found;
+        for (d, held) in self.held_by.iter().enumerate() {
+            let cmd = COLUMN[d & 1];
+            for (w, &word) in held.iter().enumerate() {
+                let mut m = word;
+                while m != 0 {
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    m &= m.wrapping_sub(1);
+                    let mut time = *at(&self.bank_ready[cmd as usize], b);
+                    if time <= t {
+                        time = self.ready(spec, cmd as usize, b);
+                    }
+                    let age = *at(&self.holder_age, b);
+                    if time > t {
+                        next = next.min(time);
+                    } else if age < oldest.age {
+                        oldest = Pick {
+                            time: t,
+                            age,
+                            bank: b as u16,
+                            cmd,
+                        };
+                    }
+                }
+            }
         }
-        for (p, slice) in spec.table.slices.iter().enumerate() {
-            let mut own = mask;
-            for (m, s) in own.iter_mut().zip(slice) {
-                *m &= s;
-            }
-            if !any(&own) {
-                continue;
-            }
-            let top = at(&self.tops, p);
-            let now = t.max(top.ready[cmd]) | u64::from(HALF && class != timing::PRE);
-            let mut best = top.best[class_index(class)];
-            let holds = best.time >= now || now < best.until && !(HALF && class == timing::PRE);
-            if top.stale & class == 0 && holds {
-                best.time = best.time.max(now);
-            } else {
-                best = self.search::<HALF>(spec, class, cmd, d, p, &own, now);
-            }
-            if (best.time, best.age) < (found.time, found.age) {
-                found = best;
-            }
+        if oldest.bank == NIL {
+            return self.keep(HELD, Pick::from(next | u64::from(HALF)));
         }
-        found
+        self.keep(HELD, oldest)
     }
 
-    /// The best of the banks in `mask`, all below top node `p`, from clock `now` on.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)] // inlined: a struct would only be taken apart again
-    fn search<const HALF: bool>(
-        &mut self,
-        spec: &DramSpec,
-        class: u8,
-        cmd: usize,
-        d: usize,
-        p: usize,
-        mask: &[u64; W],
-        now: u64,
-    ) -> Best {
-        let (mut least, mut until, mut at_bank) = (NEVER, NEVER, NONE);
-        for (w, &word) in mask.iter().enumerate() {
+    #[inline(never)]
+    fn find_queued<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> u64 {
+        let now = t | u64::from(HALF);
+        let d = usize::from(self.write_mode) & 1;
+        let cmd = COLUMN[d];
+        let mut key = NEVER;
+        let mut bank = 0;
+        for (w, &word) in self.col[d].iter().enumerate() {
             let mut m = word;
             while m != 0 {
                 let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                 m &= m.wrapping_sub(1);
-                let bank = at(&self.banks, b);
-                let group = at(&self.group_ready, b.wrapping_shr(spec.table.bank_shift))[cmd & 15];
-                let mut time = group.max(bank.ready[cmd & 15]).max(now);
-                if HALF && class == timing::PRE {
-                    if time == self.rising.edge && self.rising.blocks(p, b) {
-                        time = time.wrapping_add(1);
-                    }
-                } else if HALF {
-                    time |= 1;
+                let time = self.ready(spec, cmd as usize, b).max(now) | u64::from(HALF);
+                let own = time.wrapping_sub(now) << AGE_BITS | *at(&self.hit_age[d], b);
+                if own < key {
+                    (key, bank) = (own, b);
                 }
-                let age = match class {
-                    timing::COL => bank.hit_seq[d],
-                    timing::PRE | timing::ACT => bank.miss_seq[d],
-                    _ => bank.holder_age,
-                };
-                let key = time.wrapping_sub(now) << AGE_BITS | age;
-                let (less, more) = (key.min(least), key.max(least));
-                // The one that loses matters later if it is older.
-                if more & AGES < less & AGES {
-                    until = more.min(until);
-                }
-                if key < least {
-                    at_bank = b;
-                }
-                least = less;
             }
         }
-        let found = Best {
-            time: now.wrapping_add(least >> AGE_BITS),
-            age: least & AGES,
-            until: now.saturating_add(until >> AGE_BITS),
-            bank: at_bank,
-        };
-        let top = at_mut(&mut self.tops, p);
-        top.best[class_index(class)] = found;
-        top.stale &= !class;
-        found
-    }
-
-    /// The best of a kind from clock `t` on.
-    #[inline(always)]
-    fn pick<const HALF: bool>(&mut self, spec: &DramSpec, kind: usize, t: u64) -> Pick {
-        if self.dirty >> kind & 1 != 0 || self.picks[kind].time < t {
-            match kind {
-                HELD => self.pick_held::<HALF>(spec, t),
-                QUEUED => self.pick_queued::<HALF>(spec, t),
-                _ => self.pick_row::<HALF>(spec, t),
-            }
+        if key == NEVER {
+            return self.keep(QUEUED, NO_PICK);
         }
-        self.picks[kind]
-    }
-
-    #[inline(always)]
-    fn keep(&mut self, kind: usize, best: Best, cmd: Cmd) {
-        self.picks[kind] = Pick {
-            time: best.time,
-            age: best.age,
-            bank: best.bank as u32,
+        let pick = Pick {
+            time: now.wrapping_add(key >> AGE_BITS),
+            age: key & AGES,
+            bank: bank as u16,
             cmd,
         };
-        self.dirty &= !(1 << kind);
+        self.keep(QUEUED, pick)
     }
 
-    #[inline(always)]
-    fn pick_held<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
-        if any(&self.held) {
-            self.pick_held_of::<HALF>(spec, t);
-        } else {
-            self.picks[HELD].time = NEVER;
-            self.dirty &= !(1 << HELD);
-        }
-    }
-
+    /// The best of the queue's row commands `cmd` from clock `t` on.
     #[inline(never)]
-    fn pick_held_of<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
-        let read = self.find::<HALF>(spec, timing::HELD_RD, t);
-        let write = self.find::<HALF>(spec, timing::HELD_WR, t);
-        if (write.time, write.age) < (read.time, read.age) {
-            self.keep(HELD, write, Cmd::Wr);
+    fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, cmd: Cmd, t: u64) -> u64 {
+        let d = usize::from(self.write_mode) & 1;
+        let c = cmd as usize & 15;
+        let (kind, mask) = if cmd == Cmd::Pre {
+            (CLOSE, self.pre[d])
         } else {
-            self.keep(HELD, read, Cmd::Rd);
+            (OPEN, self.act[d])
+        };
+        if !any(&mask) {
+            return self.keep(kind, NO_PICK);
         }
+        if HALF && cmd == Cmd::Act && t & 1 == 0 {
+            return self.keep(kind, Pick::from(t.wrapping_add(1)));
+        }
+        let all = self.channel_ready[c];
+        if all > t {
+            return self.keep(kind, Pick::from(all));
+        }
+        if self.alarm[c] <= t {
+            self.expire(spec, c, &mask, t);
+        }
+        let mut next = self.alarm[c];
+        let mut oldest = (NEVER, 0);
+        for (p, slice) in spec.table.slices.iter().enumerate() {
+            let top = *at(&self.top_ready[c], p);
+            for w in 0..W {
+                let mut m = mask[w] & slice[w] & !self.delayed[c][w];
+                if m == 0 {
+                    continue;
+                }
+                if top > t {
+                    next = next.min(top);
+                    continue;
+                }
+                if HALF && cmd == Cmd::Pre && t == self.rising.edge {
+                    let paired = m & self.rising.banks(p, w);
+                    if paired != 0 {
+                        m ^= paired;
+                        next = next.min(t.wrapping_add(1));
+                    }
+                }
+                while m != 0 {
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    m &= m.wrapping_sub(1);
+                    let age = *at(&self.miss_age[d], b);
+                    if age < oldest.0 {
+                        oldest = (age, b);
+                    }
+                }
+            }
+        }
+        if oldest.0 == NEVER {
+            return self.keep(kind, Pick::from(next | u64::from(HALF && cmd == Cmd::Act)));
+        }
+        let pick = Pick {
+            time: t,
+            age: oldest.0,
+            bank: oldest.1 as u16,
+            cmd,
+        };
+        self.keep(kind, pick)
     }
 
+    /// Clears the marks of delayed candidates that are free at clock `t`.
     #[inline(always)]
-    fn pick_queued<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
-        let best = self.find::<HALF>(spec, timing::COL, t);
-        self.keep(
-            QUEUED,
-            best,
-            if self.write_mode { Cmd::Wr } else { Cmd::Rd },
-        );
-    }
-
-    #[inline(never)]
-    fn pick_row<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) {
-        let pre = self.find::<HALF>(spec, timing::PRE, t);
-        let act = self.find::<HALF>(spec, timing::ACT, t);
-        if (act.time, act.age) < (pre.time, pre.age) {
-            self.keep(ROW, act, Cmd::Act);
-        } else {
-            self.keep(ROW, pre, Cmd::Pre);
+    fn expire(&mut self, spec: &DramSpec, c: usize, mask: &[u64; W], t: u64) {
+        let mut next = NEVER;
+        for (w, own) in mask.iter().enumerate() {
+            let mut m = own & self.delayed[c][w];
+            let mut expired = 0;
+            while m != 0 {
+                let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                let bit = m & m.wrapping_neg();
+                m ^= bit;
+                let time = self.ready_below(spec, c, b);
+                if time <= t {
+                    expired |= bit;
+                } else {
+                    next = next.min(time);
+                }
+            }
+            self.delayed[c][w] ^= expired;
         }
-    }
-
-    #[inline(always)]
-    fn best_active<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> Cand {
-        let p = self.pick::<HALF>(spec, HELD, t);
-        Cand {
-            time: p.time,
-            cmd: p.cmd,
-            bank: p.bank as u16,
-            source: Source::Active,
-            write: p.cmd == Cmd::Wr,
-        }
+        self.alarm[c] = next;
     }
 
     /// The command of the oldest refresh that is due.
-    fn best_due<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Cand {
+    fn best_due<const HALF: bool>(&self, spec: &DramSpec, t: u64) -> Pick {
         let Some(&d) = self.due.front() else {
-            return NO_CAND;
+            return NO_PICK;
         };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         let open = (lo..hi).any(|b| at(&self.banks, b).state != BankState::Closed);
@@ -1345,10 +1321,10 @@ impl<const W: usize> Exact<W> {
             (true, false) => Cmd::RefBank,
         };
         if open && (lo..hi).any(|b| get(&self.held, b)) {
-            return NO_CAND;
+            return NO_PICK;
         }
         if self.act2.is_some_and(|a| (d.lo..d.hi).contains(&a.bank)) {
-            return NO_CAND;
+            return NO_PICK;
         }
         let scope = match spec.refresh {
             Refresh::AllBank { level, .. } => level,
@@ -1371,30 +1347,18 @@ impl<const W: usize> Exact<W> {
                 time |= 1;
             }
         }
-        Cand {
+        Pick {
             time,
-            cmd,
+            age: 0,
             bank: d.lo,
-            source: Source::Due,
-            write: false,
-        }
-    }
-
-    #[inline(always)]
-    fn queue_cand(&self, p: Pick) -> Cand {
-        Cand {
-            time: p.time,
-            cmd: p.cmd,
-            bank: p.bank as u16,
-            source: Source::Queue,
-            write: self.write_mode,
+            cmd,
         }
     }
 
     // ---- bank state ------------------------------------------------------------------------------------------------
 
     #[inline]
-    fn open(&mut self, b: usize, row: u32) {
+    fn open(&mut self, spec: &DramSpec, b: usize, row: u32, t: u64) {
         let bank = at_mut(&mut self.banks, b);
         bank.state = BankState::Open;
         bank.row = row;
@@ -1405,15 +1369,19 @@ impl<const W: usize> Exact<W> {
                 let l = split(&mut self.entries, bank.lists[d].miss, row);
                 bank.lists[d] = l;
                 if let Some(e) = self.entries.get(l.hit as usize) {
-                    bank.hit_seq[d] = e.seq;
+                    *at_mut(&mut self.hit_age[d], b) = e.seq;
                     put(&mut self.col[d], b);
                 }
                 if let Some(e) = self.entries.get(l.miss as usize) {
-                    bank.miss_seq[d] = e.seq;
+                    *at_mut(&mut self.miss_age[d], b) = e.seq;
                 }
             }
         }
-        self.update_pre(b);
+        let mode = usize::from(self.write_mode);
+        if get(&self.col[mode], b) {
+            let age = *at(&self.hit_age[mode], b);
+            self.offer(spec, QUEUED, COLUMN[mode], age, b, t);
+        }
     }
 
     #[inline(always)]
@@ -1435,25 +1403,13 @@ impl<const W: usize> Exact<W> {
             let l = bank.lists[d];
             if l.hit != NIL {
                 clear(&mut self.col[d], b);
+                self.picks[QUEUED].time = 0;
                 let merged = merge(&mut self.entries, l);
                 bank.lists[d] = merged;
-                bank.miss_seq[d] = self.entries[merged.miss as usize].seq;
+                *at_mut(&mut self.miss_age[d], b) = self.entries[merged.miss as usize].seq;
             }
             set(&mut self.act[d], b, bank.lists[d].miss != NIL);
         }
-    }
-
-    #[inline(always)]
-    fn pop_hit(&mut self, d: usize, b: usize) -> u16 {
-        let bank = at_mut(&mut self.banks, b);
-        let l = &mut bank.lists[d];
-        let i = l.hit;
-        l.hit = self.entries[i as usize].next;
-        match self.entries.get(l.hit as usize) {
-            Some(e) => bank.hit_seq[d] = e.seq,
-            None => clear(&mut self.col[d], b),
-        }
-        i
     }
 
     #[inline(always)]
@@ -1463,14 +1419,13 @@ impl<const W: usize> Exact<W> {
         let i = l.miss;
         l.miss = self.entries[i as usize].next;
         if let Some(e) = self.entries.get(l.miss as usize) {
-            bank.miss_seq[d] = e.seq;
+            *at_mut(&mut self.miss_age[d], b) = e.seq;
         }
         i
     }
 
     #[inline(always)]
-    fn leave_queue(&mut self, i: u16, t: u64) {
-        let e = &self.entries[i as usize];
+    fn leave_queue(&mut self, e: &Entry, t: u64) {
         let d = usize::from(e.write);
         // It counted in the queue from the tick of acceptance to this one.
         let ticks = t.wrapping_sub(e.arrive);
@@ -1482,7 +1437,7 @@ impl<const W: usize> Exact<W> {
             self.stats.read_queue_ticks = self.stats.read_queue_ticks.wrapping_add(ticks);
         } else {
             self.stats.write_queue_ticks = self.stats.write_queue_ticks.wrapping_add(ticks);
-            let count = &mut self.filter[hash(self.entries[i as usize].addr)];
+            let count = &mut self.filter[hash(e.addr)];
             *count = count.wrapping_sub(1);
         }
     }
@@ -1517,36 +1472,34 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline(always)]
-    fn retire(&mut self, spec: &DramSpec, i: u16, t: u64, out: &mut Vec<Done>) {
-        let Some(e) = self.entries.get_mut(i as usize) else {
-            return;
-        };
-        e.next = std::mem::replace(&mut self.free, i);
+    fn retire(&mut self, spec: &DramSpec, e: &Entry, t: u64, out: &mut Vec<Done>) {
         let s = &mut self.stats;
         s.bus_busy = s.bus_busy.wrapping_add(spec.burst.into());
         let wait = t.wrapping_sub(1).wrapping_sub(e.arrive);
-        let mut refresh = self.refresh_time.wrapping_sub(e.refreshed);
-        if !self.due.is_empty() {
-            refresh = refresh.wrapping_add(t.saturating_sub(self.due_since.max(e.arrive)));
+        let mut refresh = 0;
+        if self.refresh_time != e.refreshed || !self.due.is_empty() {
+            refresh = self.refresh_time.wrapping_sub(e.refreshed);
+            if !self.due.is_empty() {
+                refresh = refresh.wrapping_add(t.saturating_sub(self.due_since.max(e.arrive)));
+            }
+            refresh = refresh.min(wait);
+            s.wait_refresh = s.wait_refresh.wrapping_add(refresh);
         }
-        let refresh = refresh.min(wait);
         let rest = wait.wrapping_sub(refresh);
-        let bank = if e.opened == 0 {
-            0
-        } else {
-            t.wrapping_sub(e.opened)
+        let mut bank = 0;
+        if e.opened != 0 {
+            bank = t.wrapping_sub(e.opened).min(rest);
+            s.wait_bank = s.wait_bank.wrapping_add(bank);
         }
-        .min(rest);
         let bus = rest.wrapping_sub(bank);
-        s.wait_refresh = s.wait_refresh.wrapping_add(refresh);
-        s.wait_bank = s.wait_bank.wrapping_add(bank);
         s.wait_bus = s.wait_bus.wrapping_add(bus);
         let (tag, arrive, latency) = (e.tag, e.arrive, u64::from(spec.read_latency));
         let waited = u64::from(e.waited);
-        let mut cause = WaitCause::Latency;
-        if waited.max(wait) > latency {
-            cause = WaitCause::of(latency, waited, bank, bus, refresh);
-        }
+        let cause = if refresh | bank == 0 {
+            WaitCause::of_bus(latency, waited, bus)
+        } else {
+            WaitCause::of(latency, waited, bank, bus, refresh)
+        };
         if e.write {
             s.writes = s.writes.wrapping_add(1);
             self.flush(t, out);
@@ -1562,77 +1515,164 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    /// Issues a candidate at clock `t`.
-    #[inline]
-    fn issue<const LP: bool, L: Log>(
-        &mut self,
-        spec: &DramSpec,
-        c: Cand,
-        t: u64,
-        out: &mut Vec<Done>,
-        log: &mut L,
-    ) {
-        match (c.source, c.cmd) {
-            (Source::Due, _) => self.issue_due(spec, c, t, log),
-            (Source::Active, _) | (_, Cmd::Rd | Cmd::Wr) => self.issue_col(spec, c, t, out, log),
-            (_, Cmd::Pre) => self.issue_pre(spec, c, t, log),
-            _ => self.issue_act::<LP, L>(spec, c, t, log),
+    /// The best row command of the queue.
+    #[inline(always)]
+    fn best_row(&self) -> Pick {
+        let [.., close, open] = &self.picks;
+        if (open.time, open.age) < (close.time, close.age) {
+            *open
+        } else {
+            *close
         }
     }
 
-    /// A column command.
-    #[inline]
+    /// Issues a row command of the queue at clock `t`.
+    #[inline(always)]
+    fn issue_row<const LP: bool, L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        pick: Pick,
+        t: u64,
+        log: &mut L,
+    ) {
+        let b = usize::from(pick.bank);
+        if pick.cmd == Cmd::Pre {
+            self.issue_pre(spec, b, t, log);
+        } else {
+            self.issue_act::<LP, L>(spec, b, t, log);
+        }
+    }
+
+    /// The best column command of a kind.
+    #[inline(always)]
+    fn column_of(&self, kind: usize) -> Column {
+        let pick = &self.picks[kind];
+        Column {
+            bank: pick.bank,
+            write: pick.cmd == Cmd::Wr,
+            source: if kind == HELD {
+                Source::Active
+            } else {
+                Source::Queue
+            },
+        }
+    }
+
+    /// Issues the best column command of a kind at clock `t`.
+    #[inline(always)]
     fn issue_col<L: Log>(
         &mut self,
         spec: &DramSpec,
-        c: Cand,
+        kind: usize,
         t: u64,
         out: &mut Vec<Done>,
         log: &mut L,
     ) {
-        let b = c.bank as usize;
+        self.issue_column(spec, self.column_of(kind), t, out, log);
+    }
+
+    #[inline(never)]
+    fn issue_column<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        c: Column,
+        t: u64,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) {
+        let b = usize::from(c.bank);
         let d = usize::from(c.write);
-        if c.source == Source::Active {
-            let i = at(&self.banks, b).holder;
-            clear(&mut self.held, b);
-            clear(&mut self.held_by[d], b);
-            self.update_pre(b);
-            self.column(spec, i, c, t, out, log);
-            self.spoil(spec, c.cmd, b, t);
-            self.compete_as(spec, timing::PRE, usize::from(self.write_mode), b, t);
-        } else {
-            let i = self.pop_hit(d, b);
-            self.leave_queue(i, t);
-            self.column(spec, i, c, t, out, log);
-            self.spoil(spec, c.cmd, b, t);
+        let bank = at_mut(&mut self.banks, b);
+        let i = match c.source {
+            Source::Active => bank.holder,
+            Source::Queue => bank.lists[d].hit,
+        };
+        let Some(e) = self.entries.get_mut(usize::from(i)) else {
+            return;
+        };
+        let next = std::mem::replace(&mut e.next, self.free);
+        self.free = i;
+        let e = *e;
+        match c.source {
+            Source::Active => {
+                self.picks[HELD].time = 0;
+                clear(&mut self.held, b);
+                clear(&mut self.held_by[d], b);
+                self.update_pre(b);
+            }
+            Source::Queue => {
+                self.picks[QUEUED].time = 0;
+                bank.lists[d].hit = next;
+                match self.entries.get(usize::from(next)) {
+                    Some(e) => *at_mut(&mut self.hit_age[d], b) = e.seq,
+                    None => clear(&mut self.col[d], b),
+                }
+                self.leave_queue(&e, t);
+            }
         }
+        if !e.counted {
+            self.stats.hits = self.stats.hits.wrapping_add(1);
+        }
+        let mut cmd = c.cmd();
+        if spec.row_policy == RowPolicy::Closed {
+            let closing = if c.write { Cmd::WrA } else { Cmd::RdA };
+            let [reads, writes] = &at(&self.banks, b).lists;
+            let wanted = reads.hit != NIL || writes.hit != NIL || get(&self.held, b);
+            if !wanted && self.ready(spec, closing as usize, b) <= t {
+                cmd = closing;
+            }
+        }
+        log.log(t, cmd, b, Some(e.addr), c.write);
+        self.touch(spec, cmd, b, t);
+        if cmd != c.cmd() {
+            self.stats.precharges = self.stats.precharges.wrapping_add(1);
+            self.close(b);
+            self.picks[CLOSE].time = 0;
+            self.picks[OPEN].time = 0;
+            self.alarm[ACT] = 0;
+        } else if c.source == Source::Active {
+            let mode = usize::from(self.write_mode);
+            if get(&self.pre[mode], b) {
+                self.offer_row(spec, Cmd::Pre, mode, b, t);
+            }
+        } else {
+            // Where the bank may also be precharged, that is delayed.
+            self.alarm[PRE] = self.alarm[PRE].min(t);
+        }
+        self.retire(spec, &e, t, out);
     }
 
     #[inline]
-    fn issue_pre<L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
-        let b = c.bank as usize;
-        let d = usize::from(c.write);
+    fn issue_pre<L: Log>(&mut self, spec: &DramSpec, b: usize, t: u64, log: &mut L) {
+        let d = usize::from(self.write_mode);
         let i = at(&self.banks, b).lists[d].miss;
+        self.picks[CLOSE].time = 0;
         self.count_first(spec, i, Cmd::Pre, t);
-        log.log(t, Cmd::Pre, b, Some(self.entries[i as usize].addr), c.write);
+        let addr = self.entries[i as usize].addr;
+        log.log(t, Cmd::Pre, b, Some(addr), self.write_mode);
         self.stats.precharges = self.stats.precharges.wrapping_add(1);
         self.touch(spec, Cmd::Pre, b, t);
         self.close(b);
-        self.spoil(spec, Cmd::Pre, b, t);
-        self.compete_as(spec, timing::ACT, d, b, t);
+        self.offer_row(spec, Cmd::Act, d, b, t);
     }
 
     #[inline]
-    fn issue_act<const LP: bool, L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
-        let b = c.bank as usize;
-        let d = usize::from(c.write);
+    fn issue_act<const LP: bool, L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        b: usize,
+        t: u64,
+        log: &mut L,
+    ) {
+        let d = usize::from(self.write_mode);
+        self.picks[OPEN].time = 0;
         let i = self.pop_miss(d, b);
         self.count_first(spec, i, Cmd::Act, t);
-        let row = self.entries[i as usize].row;
-        log.log(t, Cmd::Act, b, Some(self.entries[i as usize].addr), c.write);
+        let e = self.entries[i as usize];
+        log.log(t, Cmd::Act, b, Some(e.addr), self.write_mode);
         self.stats.activates = self.stats.activates.wrapping_add(1);
         self.touch(spec, Cmd::Act, b, t);
-        self.leave_queue(i, t);
+        self.leave_queue(&e, t);
         if LP {
             at_mut(&mut self.banks, b).state = BankState::Activating;
             clear(&mut self.act[0], b);
@@ -1642,12 +1682,9 @@ impl<const W: usize> Exact<W> {
                 bank: b as u16,
                 deadline: t + spec.table.act2_limit,
             });
-        }
-        self.spoil(spec, Cmd::Act, b, t);
-        if !LP {
+        } else {
             self.promote(spec, i, b, t);
-            self.open(b, row);
-            self.compete_as(spec, timing::COL, d, b, t);
+            self.open(spec, b, e.row, t);
         }
     }
 
@@ -1663,69 +1700,29 @@ impl<const W: usize> Exact<W> {
         for w in 0..W {
             let mut m = self.held[w];
             while m != 0 {
-                let o = at(&self.banks, w << 6 | m.trailing_zeros() as usize);
+                let o = w << 6 | m.trailing_zeros() as usize;
                 m &= m.wrapping_sub(1);
-                if o.holder_age >= age {
-                    let e = &self.entries[o.holder as usize];
+                let other = *at(&self.holder_age, o);
+                if other >= age {
+                    let e = &self.entries[at(&self.banks, o).holder as usize];
                     if e.seq.wrapping_sub(e.nth.into()) == group {
-                        age = o.holder_age.wrapping_add(1);
+                        age = other.wrapping_add(1);
                     }
                 }
             }
         }
-        let bank = at_mut(&mut self.banks, b);
-        bank.holder = i;
-        bank.holder_age = age;
+        at_mut(&mut self.banks, b).holder = i;
+        *at_mut(&mut self.holder_age, b) = age;
         put(&mut self.held, b);
         put(&mut self.held_by[usize::from(write)], b);
-        let (class, cmd) = if write {
-            (timing::HELD_WR, WR)
-        } else {
-            (timing::HELD_RD, RD)
-        };
-        if at(&self.tops, b.wrapping_shr(spec.table.top_shift)).stale & class == 0 {
-            self.compete(spec, class, cmd, age, b, t);
-        } else {
-            self.dirty |= 1 << HELD;
-        }
+        self.offer(spec, HELD, COLUMN[usize::from(write)], age, b, t);
     }
 
-    #[inline]
-    fn column<L: Log>(
-        &mut self,
-        spec: &DramSpec,
-        i: u16,
-        c: Cand,
-        t: u64,
-        out: &mut Vec<Done>,
-        log: &mut L,
-    ) {
-        let b = c.bank as usize;
-        self.count_first(spec, i, c.cmd, t);
-        let mut cmd = c.cmd;
-        if spec.row_policy == RowPolicy::Closed {
-            let closing = if c.write { Cmd::WrA } else { Cmd::RdA };
-            let [reads, writes] = &at(&self.banks, b).lists;
-            let wanted = reads.hit != NIL || writes.hit != NIL || get(&self.held, b);
-            if !wanted && self.ready(spec, closing as usize, b) <= t {
-                cmd = closing;
-            }
-        }
-        log.log(t, cmd, b, Some(self.entries[i as usize].addr), c.write);
-        self.touch(spec, cmd, b, t);
-        if cmd != c.cmd {
-            self.stats.precharges = self.stats.precharges.wrapping_add(1);
-            self.close(b);
-            self.forget(spec);
-        }
-        self.retire(spec, i, t, out);
-    }
-
-    fn issue_due<L: Log>(&mut self, spec: &DramSpec, c: Cand, t: u64, log: &mut L) {
+    fn issue_due<L: Log>(&mut self, spec: &DramSpec, c: Pick, t: u64, log: &mut L) {
         let Some(&d) = self.due.front() else { return };
         let (lo, hi) = (d.lo as usize, d.hi as usize);
         log.log(t, c.cmd, lo, None, false);
-        self.forget(spec);
+        self.forget();
         if d.single {
             self.touch(spec, c.cmd, lo, t);
         } else {
@@ -1794,146 +1791,201 @@ impl<const W: usize> Exact<W> {
 
     // ---- the two kinds of command bus ------------------------------------------------------------------------------
 
-    /// One command per tick: DDR4, DDR5, GDDR6 and, with `LP`, LPDDR5.
-    fn run_single<const LP: bool, L: Log>(
+    /// What arrives at clock `t`: refreshes and requests.
+    #[inline(always)]
+    fn receive(&mut self, spec: &DramSpec, t: u64, out: &mut Vec<Done>) {
+        if t == self.next_refresh {
+            self.add_due(spec, t);
+        }
+        if t >= self.arrival {
+            self.admit(spec, t, out);
+        }
+    }
+
+    /// The next clock to look at if nothing is ready before `wake`, `end + 1` at most.
+    #[inline(always)]
+    fn next_stop(&self, wake: u64, end: u64) -> u64 {
+        wake.min(self.arrival)
+            .min(self.next_refresh)
+            .min(end.wrapping_add(1))
+    }
+
+    /// Ends a run at clock `t`; nothing is ready before `wake`.
+    fn leave(&mut self, t: u64, wake: u64) {
+        self.clk = t;
+        self.next_event = wake.min(self.next_refresh).max(t);
+    }
+
+    /// One command per tick: DDR4, DDR5, GDDR6.
+    fn run_single<L: Log>(&mut self, spec: &DramSpec, end: u64, out: &mut Vec<Done>, log: &mut L) {
+        let mut t = self.clk;
+        let mut wake = self.next_event;
+        while t <= end {
+            self.receive(spec, t, out);
+            wake = self.settle::<false>(spec, HELD, t);
+            if wake <= t {
+                self.issue_col(spec, HELD, t, out, log);
+            } else if self.due.is_empty() {
+                self.set_write_mode(spec);
+                wake = wake.min(self.settle::<false>(spec, QUEUED, t));
+                wake = wake.min(self.settle::<false>(spec, CLOSE, t));
+                wake = wake.min(self.settle::<false>(spec, OPEN, t));
+                if wake <= t {
+                    let (row, queued) = (self.best_row(), &self.picks[QUEUED]);
+                    if (row.time, row.age) < (queued.time, queued.age) {
+                        self.issue_row::<false, L>(spec, row, t, log);
+                    } else {
+                        self.issue_col(spec, QUEUED, t, out, log);
+                    }
+                }
+            } else {
+                let due = self.best_due::<false>(spec, t);
+                wake = wake.min(due.time);
+                if due.time <= t {
+                    self.issue_due(spec, due, t, log);
+                }
+            }
+            t = if wake <= t {
+                t.wrapping_add(1)
+            } else {
+                self.next_stop(wake, end)
+            };
+        }
+        self.leave(t, wake);
+    }
+
+    /// One command per tick, split activates and clock synchronisation: LPDDR5.
+    fn run_lpddr<L: Log>(&mut self, spec: &DramSpec, end: u64, out: &mut Vec<Done>, log: &mut L) {
+        let mut t = self.clk;
+        let mut wake = self.next_event;
+        while t <= end {
+            self.receive(spec, t, out);
+            wake = match self.cas {
+                Some(c) => self.synchronised(spec, c, t, out, log),
+                None => self.lpddr_tick(spec, t, out, log),
+            };
+            t = if wake <= t {
+                t.wrapping_add(1)
+            } else {
+                self.next_stop(wake, end)
+            };
+        }
+        self.leave(t, wake);
+    }
+
+    /// Column command `c`, for which the data clock was started, if it is ready; nothing else may go first. Returns a
+    /// clock before which nothing is ready.
+    fn synchronised<L: Log>(
         &mut self,
         spec: &DramSpec,
-        end: u64,
+        c: Column,
+        t: u64,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) -> u64 {
+        let ready = self.ready(spec, c.cmd() as usize, c.bank.into());
+        if ready <= t {
+            self.cas = None;
+            self.extend_wck(spec, c.write, t);
+            self.issue_column(spec, c, t, out, log);
+        }
+        ready
+    }
+
+    /// LPDDR5's choice at clock `t`. Returns a clock before which nothing is ready.
+    #[inline(always)]
+    fn lpddr_tick<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        t: u64,
+        out: &mut Vec<Done>,
+        log: &mut L,
+    ) -> u64 {
+        let (mut second, mut deadline) = (NEVER, NEVER);
+        if let Some(a) = self.act2 {
+            (second, deadline) = (self.ready(spec, ACT2, a.bank.into()), a.deadline);
+        }
+        if second <= t && deadline <= t {
+            self.issue_act2(spec, t, log);
+            return t;
+        }
+        let mut wake = self.settle::<false>(spec, HELD, t);
+        if wake <= t {
+            self.issue_clocked(spec, HELD, deadline, t, out, log);
+            return t;
+        }
+        if self.due.is_empty() {
+            self.set_write_mode(spec);
+            wake = wake.min(self.settle::<false>(spec, QUEUED, t));
+            wake = wake.min(self.settle::<false>(spec, CLOSE, t));
+            // One split activate at a time.
+            let mut row = self.picks[CLOSE];
+            if self.act2.is_none() {
+                wake = wake.min(self.settle::<false>(spec, OPEN, t));
+                row = self.best_row();
+            }
+            if wake <= t {
+                let queued = &self.picks[QUEUED];
+                if (row.time, row.age) < (queued.time, queued.age) {
+                    self.issue_row::<true, L>(spec, row, t, log);
+                } else {
+                    self.issue_clocked(spec, QUEUED, deadline, t, out, log);
+                }
+                return t;
+            }
+        } else {
+            let due = self.best_due::<false>(spec, t);
+            wake = wake.min(due.time);
+            if due.time <= t {
+                self.issue_due(spec, due, t, log);
+                return t;
+            }
+        }
+        if second <= t {
+            self.issue_act2(spec, t, log);
+        }
+        wake.min(second)
+    }
+
+    /// LPDDR5: the best column command of a kind, or what has to come before it: the second half of an activate whose `deadline` is
+    /// near, or the start of the data clock.
+    #[inline(always)]
+    fn issue_clocked<L: Log>(
+        &mut self,
+        spec: &DramSpec,
+        kind: usize,
+        deadline: u64,
+        t: u64,
         out: &mut Vec<Done>,
         log: &mut L,
     ) {
-        let mut t = self.clk;
-        let mut event = self.next_event;
-        while t <= end {
-            if t == self.next_refresh {
-                self.add_due(spec, t);
-                self.dirty = ALL_DIRTY;
-            }
-            if t >= self.arrival {
-                self.admit(spec, t, out);
-            }
-            let wake = self.arrival.min(self.next_refresh);
-            if !LP {
-                if event > t && self.due.is_empty() {
-                    self.set_write_mode(spec);
-                }
-                if self.dirty == 0 && event > t {
-                    t = wake.min(event).min(end.wrapping_add(1));
-                    continue;
-                }
-            }
-            if LP && let Some(c) = self.cas {
-                // The access that the synchronisation was for; nothing else may go first.
-                let time = self.ready(spec, c.cmd as usize, c.bank.into()).max(t);
-                if time > t {
-                    event = time;
-                    t = time.min(wake);
-                    continue;
-                }
-                self.cas = None;
-                self.extend_wck(spec, c.write, t);
-                self.issue::<LP, L>(spec, c, t, out, log);
-                event = 0;
-                t = t.wrapping_add(1);
-                continue;
-            }
-            let second = if LP { self.act2 } else { None };
-            let second_ready = match second {
-                Some(a) => self.ready(spec, ACT2, a.bank.into()).max(t),
-                None => NEVER,
-            };
-            if LP && second.is_some_and(|a| a.deadline <= t) && second_ready == t {
-                self.issue_act2(spec, t, log);
-                event = 0;
-                t = t.wrapping_add(1);
-                continue;
-            }
-            let mut c = self.best_active::<false>(spec, t);
-            if c.time > t {
-                let other = if self.due.is_empty() {
-                    self.set_write_mode(spec);
-                    let mut best = self.pick::<false>(spec, QUEUED, t);
-                    let row = if LP && second.is_some() {
-                        let pre = self.find::<false>(spec, timing::PRE, t);
-                        Pick {
-                            time: pre.time,
-                            age: pre.age,
-                            bank: pre.bank as u32,
-                            cmd: Cmd::Pre,
-                        }
-                    } else {
-                        self.pick::<false>(spec, ROW, t)
-                    };
-                    if (row.time, row.age) < (best.time, best.age) {
-                        best = row;
-                    }
-                    self.queue_cand(best)
-                } else {
-                    self.best_due::<false>(spec, t)
-                };
-                if other.time < c.time {
-                    c = other;
-                }
-            }
-            if LP && second_ready < c.time {
-                // Nothing else can go before it.
-                if second_ready > t && second_ready >= wake.min(end + 1) {
-                    event = second_ready;
-                    t = wake.min(end + 1);
-                    continue;
-                }
-                t = second_ready;
-                self.issue_act2(spec, t, log);
-                event = 0;
-                t = t.wrapping_add(1);
-                continue;
-            }
-            event = c.time;
-            if c.time > t {
-                let stop = wake.min(end + 1);
-                let limit = second.map_or(NEVER, |a| a.deadline.max(t + 1));
-                if stop <= c.time || limit <= c.time {
-                    t = stop.min(limit);
-                    continue;
-                }
-                t = c.time;
-            }
-            if LP && matches!(c.cmd, Cmd::Rd | Cmd::Wr) {
-                if !spec.wck_always_on && t >= self.wck_expiry {
-                    if second.is_some_and(|a| a.deadline <= t + 1) {
-                        self.issue_act2(spec, t, log);
-                    } else {
-                        let cas = if c.write { Cmd::CasWr } else { Cmd::CasRd };
-                        if self.ready(spec, cas as usize, c.bank.into()) <= t {
-                            let e = match c.source {
-                                Source::Active => at(&self.banks, c.bank.into()).holder,
-                                _ => at(&self.banks, c.bank.into()).lists[usize::from(c.write)].hit,
-                            };
-                            log.log(
-                                t,
-                                cas,
-                                c.bank.into(),
-                                Some(self.entries[e as usize].addr),
-                                c.write,
-                            );
-                            self.touch(spec, cas, c.bank.into(), t);
-                            self.cas = Some(c);
-                        }
-                    }
-                    event = 0;
-                    t = t.wrapping_add(1);
-                    continue;
-                }
-                if !spec.wck_always_on {
-                    self.extend_wck(spec, c.write, t);
-                }
-            }
-            self.issue::<LP, L>(spec, c, t, out, log);
-            event = 0;
-            t = t.wrapping_add(1);
+        if spec.wck_always_on {
+            self.issue_col(spec, kind, t, out, log);
+            return;
         }
-        self.next_event = event.min(self.next_refresh).max(t);
-        self.clk = t;
+        let c = self.column_of(kind);
+        if t < self.wck_expiry {
+            self.extend_wck(spec, c.write, t);
+            self.issue_column(spec, c, t, out, log);
+            return;
+        }
+        if deadline <= t + 1 {
+            self.issue_act2(spec, t, log);
+            return;
+        }
+        let b = usize::from(c.bank);
+        let cas = if c.write { Cmd::CasWr } else { Cmd::CasRd };
+        if self.ready(spec, cas as usize, b) > t {
+            return;
+        }
+        let bank = at(&self.banks, b);
+        let e = match c.source {
+            Source::Active => bank.holder,
+            Source::Queue => bank.lists[usize::from(c.write)].hit,
+        };
+        log.log(t, cas, b, Some(self.entries[e as usize].addr), c.write);
+        self.touch(spec, cas, b, t);
+        self.cas = Some(c);
     }
 
     fn extend_wck(&mut self, spec: &DramSpec, write: bool, t: u64) {
@@ -1950,20 +2002,8 @@ impl<const W: usize> Exact<W> {
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
-        self.spoil(spec, Cmd::Act2, b, t);
         self.promote(spec, a.entry, b, t);
-        self.open(b, e.row);
-        self.compete_as(spec, timing::COL, usize::from(self.write_mode), b, t);
-    }
-
-    #[inline(always)]
-    fn best_row<const HALF: bool>(&mut self, spec: &DramSpec, free: bool, t: u64) -> Cand {
-        if free {
-            let row = self.pick::<HALF>(spec, ROW, t);
-            self.queue_cand(row)
-        } else {
-            self.best_due::<HALF>(spec, t)
-        }
+        self.open(spec, b, e.row, t);
     }
 
     /// A column and a row command per tick: HBM, HBM2 and, with `HALF`, HBM3 in half-clock ticks.
@@ -1975,85 +2015,68 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let mut t = self.clk;
-        let mut event = self.next_event;
+        let mut wake = self.next_event;
         while t <= end {
-            if t == self.next_refresh {
-                self.add_due(spec, t);
-                self.dirty = ALL_DIRTY;
-            }
-            if t >= self.arrival {
-                self.admit(spec, t, out);
-            }
+            self.receive(spec, t, out);
             let free = self.due.is_empty();
             if free {
                 self.set_write_mode(spec);
             }
-            if self.dirty == 0 && event > t {
-                t = self
-                    .arrival
-                    .min(self.next_refresh)
-                    .min(event)
-                    .min(end.wrapping_add(1));
-                continue;
-            }
-            let mut col = self.best_active::<HALF>(spec, t);
-            if free && col.time > t {
-                let c = self.pick::<HALF>(spec, QUEUED, t);
-                if c.time < col.time {
-                    col = self.queue_cand(c);
+            wake = self.settle::<HALF>(spec, HELD, t);
+            if wake <= t {
+                self.issue_col(spec, HELD, t, out, log);
+            } else if free {
+                wake = wake.min(self.settle::<HALF>(spec, QUEUED, t));
+                if wake <= t {
+                    self.issue_col(spec, QUEUED, t, out, log);
                 }
             }
-            let mut row = NO_CAND;
-            if col.time > t {
-                row = self.best_row::<HALF>(spec, free, t);
-                let first = col.time.min(row.time);
-                if first > t {
-                    let stop = self.arrival.min(self.next_refresh).min(end.wrapping_add(1));
-                    if stop <= first {
-                        event = first;
-                        t = stop;
-                        continue;
-                    }
-                    t = first;
-                }
-            }
-            event = 0;
-            if col.time == t {
-                self.issue_col(spec, col, t, out, log);
-                if free {
+            if free {
+                if wake <= t {
                     self.set_write_mode(spec);
                 }
-                row = self.best_row::<HALF>(spec, free, t);
-            }
-            if row.time == t {
-                if HALF && t & 1 == 1 {
-                    let old = self.rising.edge;
-                    let all = matches!(row.cmd, Cmd::PreAll | Cmd::RefAll);
-                    let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
-                    self.rising = Rising {
-                        edge: t + if row.cmd == Cmd::Act { 3 } else { 1 },
-                        pc: if all && whole {
-                            u32::MAX
-                        } else {
-                            pc_of(spec, row.bank.into())
-                        },
-                        bank: if all { u32::MAX } else { row.bank.into() },
-                    };
-                    // The pairing rule is about one tick: a best before or after it stays the best.
-                    for p in 0..spec.table.tops {
-                        let top = at_mut(&mut self.tops, p);
-                        let known = top.best[class_index(timing::PRE)].time;
-                        if old >= t || known == self.rising.edge || known == old {
-                            top.stale |= timing::PRE;
-                        }
-                    }
+                let close = self.settle::<HALF>(spec, CLOSE, t);
+                let row = close.min(self.settle::<HALF>(spec, OPEN, t));
+                wake = wake.min(row);
+                if row <= t {
+                    let pick = self.best_row();
+                    self.note_rising::<HALF>(spec, pick, t);
+                    self.issue_row::<false, L>(spec, pick, t, log);
                 }
-                self.issue::<false, L>(spec, row, t, out, log);
+            } else {
+                let due = self.best_due::<HALF>(spec, t);
+                wake = wake.min(due.time);
+                if due.time <= t {
+                    self.note_rising::<HALF>(spec, due, t);
+                    self.issue_due(spec, due, t, log);
+                }
             }
-            t = t.wrapping_add(1);
+            t = if wake <= t {
+                t.wrapping_add(1)
+            } else {
+                self.next_stop(wake, end)
+            };
         }
-        self.next_event = event.min(self.next_refresh).max(t);
-        self.clk = t;
+        self.leave(t, wake);
+    }
+
+    /// HBM3: row command `c` issues at `t`, which may be a rising edge.
+    #[inline(always)]
+    fn note_rising<const HALF: bool>(&mut self, spec: &DramSpec, c: Pick, t: u64) {
+        if !HALF || t & 1 == 0 {
+            return;
+        }
+        let all = matches!(c.cmd, Cmd::PreAll | Cmd::RefAll);
+        let whole = matches!(spec.refresh, Refresh::AllBank { level: 0, .. });
+        self.rising = Rising {
+            edge: t + if c.cmd == Cmd::Act { 3 } else { 1 },
+            pc: if all && whole {
+                u32::MAX
+            } else {
+                pc_of(spec, c.bank.into())
+            },
+            bank: if all { u32::MAX } else { c.bank.into() },
+        };
     }
 }
 
@@ -2107,4 +2130,145 @@ fn merge(entries: &mut [Entry], l: Lists) -> Lists {
 #[inline]
 fn pc_of(spec: &DramSpec, bank: usize) -> u32 {
     (bank >> spec.table.top_shift) as u32
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::dram::{Constraint, PRESETS, timing};
+
+    /// Clocks of the earlier commands of a row, `window` of them at most.
+    const TIMES: [u64; 8] = [1000, 1003, 1007, 1012, 1018, 1025, 1033, 1042];
+
+    /// The banks below the node of `level` that holds `bank`.
+    fn node(spec: &DramSpec, level: u8, bank: usize) -> std::ops::Range<usize> {
+        let below: u32 = spec.levels[usize::from(level) + 1..].iter().product();
+        let first = bank / below as usize * below as usize;
+        first..first + below as usize
+    }
+
+    /// Whether a row that started at `bank` delays `other`, by a plain reading of it.
+    fn reaches(spec: &DramSpec, row: &Constraint, bank: usize, other: usize) -> bool {
+        let same = node(spec, row.level, bank).contains(&other);
+        if row.sibling {
+            row.level > 0 && !same && node(spec, row.level - 1, bank).contains(&other)
+        } else {
+            same
+        }
+    }
+
+    /// The level of a refresh of all banks.
+    fn scope(spec: &DramSpec) -> u8 {
+        match spec.refresh {
+            Refresh::AllBank { level, .. } => level,
+            _ => spec.levels.len() as u8 - 1,
+        }
+    }
+
+    fn all_banks(cmd: Cmd) -> bool {
+        matches!(cmd, Cmd::PreAll | Cmd::RefAll)
+    }
+
+    /// Ready clock of `cmd` for `banks`: one bank or, for a command to all banks, a node of its scope.
+    fn ready(channel: &Exact<4>, spec: &DramSpec, cmd: Cmd, banks: std::ops::Range<usize>) -> u64 {
+        match cmd {
+            Cmd::PreAll | Cmd::RefAll | Cmd::RefBank => {
+                channel.ready_all(spec, cmd, banks.start, banks.end, scope(spec))
+            }
+            _ => channel.ready(spec, cmd as usize, banks.start),
+        }
+    }
+
+    /// One row alone: after its earlier commands the later one is ready at exactly the clock the row says, at every
+    /// bank in its scope, and at once at every other.
+    fn check(spec: &DramSpec, row: &Constraint, before: Cmd, after: Cmd) {
+        let banks = spec.banks() as usize;
+        let sizes = |cmd: Cmd| {
+            if all_banks(cmd) {
+                node(spec, scope(spec), 0).len()
+            } else {
+                1
+            }
+        };
+        // A command to all banks meets rows below its scope at all nodes, so that none of them is a sibling.
+        let (size, later) = (sizes(before), sizes(after));
+        if row.sibling && all_banks(before) && row.level > scope(spec) {
+            return;
+        }
+        for bank in [0, banks / 2 + banks / 8, banks - 1] {
+            let mut channel = Exact::<4>::new(spec);
+            let lo = bank / size * size;
+            let window = usize::from(row.window);
+            for (k, &t) in TIMES[..window].iter().enumerate() {
+                if all_banks(before) {
+                    channel.touch_all(spec, before, lo, lo + size, scope(spec), t);
+                } else {
+                    channel.touch(spec, before, lo, t);
+                }
+                for other in (0..banks).step_by(later) {
+                    let hit = (lo..lo + size)
+                        .any(|b| (other..other + later).any(|o| reaches(spec, row, b, o)));
+                    let want = if hit && k + 1 == window {
+                        TIMES[0] + u64::from(row.cycles)
+                    } else {
+                        0
+                    };
+                    let got = ready(&channel, spec, after, other..other + later);
+                    let what =
+                        format!("{}: {row:?} {before:?} {after:?} {bank} {other}", spec.name);
+                    let gap = timing::gap(spec.bus, before, after);
+                    if want != 0 && window == 1 && row.cycles <= gap {
+                        // The command bus alone delays as much.
+                        assert!(got <= t + u64::from(gap), "{what}: {got}");
+                    } else {
+                        // What is ready by the time of the earlier command is ready.
+                        let floor = if want == 0 { t } else { 0 };
+                        assert_eq!(got.max(floor), want.max(floor), "{what}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Every row of every shipped device, alone: the later command comes exactly as late as the row says and no tick
+    /// earlier, at every bank of its scope and at no other.
+    #[test]
+    fn every_row_delays_its_scope_by_its_cycles() {
+        let whole = |c: Cmd| matches!(c, Cmd::PreAll | Cmd::RefAll);
+        // Refresh management is not modelled, and a device refreshes by bank or all banks, not both.
+        let apart = |a: Cmd, b: Cmd| {
+            matches!(a, Cmd::RfmAll | Cmd::RfmBank) || a == Cmd::RefBank && whole(b)
+        };
+        for name in PRESETS {
+            let base = DramSpec::preset(name).unwrap();
+            let level = match base.refresh {
+                Refresh::AllBank { level, .. } => level,
+                _ => 0,
+            };
+            for row in &base.constraints {
+                assert!(usize::from(row.window) <= TIMES.len(), "{name}: {row:?}");
+                let mut spec = base.clone();
+                spec.constraints = vec![row.clone()];
+                spec.row_policy = RowPolicy::Closed;
+                let pairs = row
+                    .before
+                    .iter()
+                    .flat_map(|&b| row.after.iter().map(move |&a| (b, a)));
+                for (before, after) in pairs {
+                    if apart(before, after) || apart(after, before) {
+                        continue;
+                    }
+                    let interval = 1 << 30;
+                    spec.refresh = if before == Cmd::RefBank || after == Cmd::RefBank {
+                        Refresh::PerBank { interval }
+                    } else {
+                        Refresh::AllBank { interval, level }
+                    };
+                    spec.compile();
+                    check(&spec, row, before, after);
+                }
+            }
+        }
+    }
 }

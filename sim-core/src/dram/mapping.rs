@@ -34,11 +34,18 @@ pub(crate) struct Shape {
     pub tx: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seg {
     from: u32,
     mask: u64,
     to: u32,
+}
+
+impl Seg {
+    /// The same as a rotation to the right and the bits to keep then.
+    fn rotation(&self) -> (u32, u64) {
+        (self.from.wrapping_sub(self.to) & 63, self.mask << self.to)
+    }
 }
 
 /// A compiled address mapping.
@@ -50,8 +57,9 @@ pub struct AddressMap {
     bank: Vec<Seg>,
     row: Vec<Seg>,
     column: Vec<Seg>,
-    /// Up to three segments of the bank and one of the row, if that is all.
-    short: Option<[Seg; 4]>,
+    /// Up to four segments of the bank and one of the row, if that is all: how far to rotate the address to the right
+    /// and which bits to keep then.
+    short: Option<[(u32, u64); 5]>,
 }
 
 impl AddressMap {
@@ -130,10 +138,14 @@ impl AddressMap {
                 _ => list.push(Seg { from, mask: 1, to }),
             }
         }
-        if m.bank.len() <= 3 && m.row.len() <= 1 {
-            let mut short = [Seg::default(); 4];
-            short[..m.bank.len()].copy_from_slice(&m.bank);
-            short[3..][..m.row.len()].copy_from_slice(&m.row);
+        if m.bank.len() <= 4 && m.row.len() <= 1 {
+            let mut short = [(0, 0); 5];
+            for (at, s) in m.bank.iter().enumerate() {
+                short[at] = s.rotation();
+            }
+            if let Some(s) = m.row.first() {
+                short[4] = s.rotation();
+            }
             m.short = Some(short);
         }
         Ok(m)
@@ -151,10 +163,17 @@ impl AddressMap {
     /// Flat bank number (channel-wide) and row of a byte address inside the channel.
     #[inline]
     pub fn bank_row(&self, addr: u64) -> (u32, u32) {
-        if let Some([a, b, c, row]) = &self.short {
-            let part = |s: &Seg| (addr.wrapping_shr(s.from) & s.mask).wrapping_shl(s.to);
-            return ((part(a) | part(b) | part(c)) as u32, part(row) as u32);
+        if let Some([a, b, c, d, row]) = &self.short {
+            let part = |s: &(u32, u64)| addr.rotate_right(s.0) & s.1;
+            let bank = part(a) | part(b) | part(c) | part(d);
+            return (bank as u32, part(row) as u32);
         }
+        self.gather_bank_row(addr)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn gather_bank_row(&self, addr: u64) -> (u32, u32) {
         (
             AddressMap::gather(&self.bank, addr) as u32,
             AddressMap::gather(&self.row, addr) as u32,

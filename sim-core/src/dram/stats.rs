@@ -19,21 +19,36 @@ pub enum WaitCause {
 }
 
 impl WaitCause {
+    /// As [`WaitCause::of`], for a request that waited for neither bank nor refresh.
+    #[inline]
+    pub(crate) fn of_bus(latency: u64, queue: u64, bus: u64) -> WaitCause {
+        if bus > latency.max(queue) {
+            WaitCause::Bus
+        } else if queue > latency {
+            WaitCause::Queue
+        } else {
+            WaitCause::Latency
+        }
+    }
+
     /// The longest of these, the first of equals.
     #[inline]
     pub(crate) fn of(latency: u64, queue: u64, bank: u64, bus: u64, refresh: u64) -> WaitCause {
-        let mut most = (latency, WaitCause::Latency);
-        for other in [
-            (queue, WaitCause::Queue),
-            (bank, WaitCause::Bank),
-            (bus, WaitCause::Bus),
-            (refresh, WaitCause::Refresh),
-        ] {
-            if other.0 > most.0 {
-                most = other;
-            }
+        // The lower bits break ties in favour of the first; times are far below 2^61.
+        let keys = [
+            latency << 3 | 4,
+            queue << 3 | 3,
+            bank << 3 | 2,
+            bus << 3 | 1,
+            refresh << 3,
+        ];
+        match keys.into_iter().fold(0, u64::max) & 7 {
+            4 => WaitCause::Latency,
+            3 => WaitCause::Queue,
+            2 => WaitCause::Bank,
+            1 => WaitCause::Bus,
+            _ => WaitCause::Refresh,
         }
-        most.1
     }
 }
 

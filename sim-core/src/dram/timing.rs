@@ -10,16 +10,6 @@
 use super::spec::{Bus, DramSpec, Refresh, RowPolicy};
 use super::standards::{CMDS, Cmd};
 
-/// Classes of commands that compete: column commands of the queues, precharges, activates, and reads and writes whose row
-/// was opened for them. As bits of a set.
-pub(crate) const COL: u8 = 1;
-pub(crate) const PRE: u8 = 2;
-pub(crate) const ACT: u8 = 4;
-pub(crate) const HELD_RD: u8 = 8;
-pub(crate) const HELD_WR: u8 = 16;
-/// How many classes.
-pub(crate) const CLASSES: usize = 5;
-
 /// After the command that owns it: `target` waits `cycles` at nodes of `level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
@@ -55,18 +45,12 @@ pub(crate) struct Effects {
     pub group: Vec<Simple>,
     /// At its bank.
     pub bank: Vec<Simple>,
-    /// Windows at its top node.
+    /// Windows of activates at its top node.
     pub windows: Vec<Rule>,
-    /// At all top nodes.
-    pub tops: Vec<Simple>,
+    /// At the whole channel, where that is not the top node.
+    pub channel: Vec<Simple>,
     /// At other nodes between top and bank group with the same parent: their level.
     pub mid_siblings: Vec<Rule>,
-    /// Per class of commands (`COL`, ...) the most ticks by which rules between top node and bank delay it, inside the
-    /// bank group and outside; 0 for not at all.
-    pub delays: [u64; CLASSES],
-    pub wide: [u64; CLASSES],
-    /// Most ticks by which rules above the bank delay column commands (twice) and row commands.
-    pub reach: [u64; 3],
     /// Everything else: other windows, siblings, levels that cover several nodes.
     pub other: Vec<Rule>,
     /// All rules as given, for commands to a whole scope.
@@ -104,9 +88,7 @@ impl Effects {
         self.plain = self.bank.is_empty()
             && self.group.is_empty()
             && self.top.is_empty()
-            && self.tops.is_empty()
             && self.mid_siblings.is_empty()
-            && self.windows.is_empty()
             && self.other.is_empty();
     }
 }
@@ -135,8 +117,9 @@ pub(crate) struct Timing {
     pub top_shift: u32,
     /// log2 of banks below one node, for each level down to the bank.
     pub level_shift: Vec<u32>,
-    /// The banks of each top node as masks.
+    /// The banks of each top node and of each group as masks.
     pub slices: Vec<[u64; 4]>,
+    pub group_banks: Vec<[u64; 4]>,
     /// Ring slots needed.
     pub ring_slots: usize,
     /// The bank level.
@@ -180,7 +163,8 @@ impl Timing {
             bank_shift,
             top_shift,
             level_shift,
-            slices: Vec::new(),
+            slices: node_banks(banks, top_shift),
+            group_banks: node_banks(banks, bank_shift),
             ring_slots: 0,
             bank_level: bank_level as u8,
             top_level: top_level as u8,
@@ -193,13 +177,6 @@ impl Timing {
                 _ => get("nRFC"),
             },
         };
-        for top in 0..t.tops {
-            let mut slice = [0; 4];
-            for b in (0..banks.min(256)).filter(|b| b >> top_shift == top) {
-                slice[b / 64] |= 1u64 << (b % 64);
-            }
-            t.slices.push(slice);
-        }
         let mut used = [false; CMDS];
         let mut late = [false; CMDS];
         for c in [
@@ -226,16 +203,7 @@ impl Timing {
             used[c as usize] = true;
             late[c as usize] = true;
         }
-        // A rule of 0 ticks never binds; on a bus of one command per tick a rule of 1 tick never binds.
-        let floor = match spec.bus {
-            Bus::Single | Bus::Lpddr => 1,
-            Bus::Dual | Bus::DualHalf => 0,
-        };
-        for c in spec
-            .constraints
-            .iter()
-            .filter(|c| c.cycles > floor || (c.window > 1 && c.cycles > 0))
-        {
+        for c in &spec.constraints {
             // A level with one node under each parent is the parent.
             let mut level = c.level as usize;
             if c.sibling && (level == 0 || spec.levels[level] == 1) {
@@ -249,6 +217,10 @@ impl Timing {
             }
             for &b in c.before.iter().filter(|&&b| used[b as usize]) {
                 for &a in c.after.iter().filter(|&&a| used[a as usize]) {
+                    let floor = if c.window > 1 { 0 } else { gap(spec.bus, b, a) };
+                    if c.cycles <= floor {
+                        continue;
+                    }
                     if late[a as usize] && c.window == 1 && !c.sibling {
                         t.effects[b as usize].stamped = true;
                         t.late.push(Late {
@@ -264,36 +236,6 @@ impl Timing {
             }
         }
         for (cmd, e) in t.effects.iter_mut().enumerate() {
-            for r in &e.all {
-                let level = r.level as usize;
-                if level != bank_level || r.window > 1 || r.sibling {
-                    let kinds = match r.target {
-                        x if x == Cmd::Rd as u8 || x == Cmd::Wr as u8 => 0..2,
-                        x if x == Cmd::Pre as u8 || x == Cmd::Act as u8 => 2..3,
-                        _ => 0..0,
-                    };
-                    for reach in &mut e.reach[kinds] {
-                        *reach = (*reach).max(r.cycles.into());
-                    }
-                }
-                if level <= top_level || level == bank_level && r.window == 1 && !r.sibling {
-                    continue;
-                }
-                let classes = match r.target {
-                    x if x == Cmd::Rd as u8 => COL | HELD_RD,
-                    x if x == Cmd::Wr as u8 => COL | HELD_WR,
-                    x if x == Cmd::Pre as u8 => PRE,
-                    x if x == Cmd::Act as u8 => ACT,
-                    _ => 0,
-                };
-                let inside = level == group_level && !r.sibling;
-                for i in (0..CLASSES).filter(|i| classes >> i & 1 != 0) {
-                    e.delays[i] = e.delays[i].max(r.cycles.into());
-                    if !inside {
-                        e.wide[i] = e.wide[i].max(r.cycles.into());
-                    }
-                }
-            }
             for r in &e.all {
                 let simple = Simple {
                     target: r.target,
@@ -315,8 +257,14 @@ impl Timing {
                     l if l > top_level && l < bank_level && r.window == 1 && r.sibling => {
                         e.mid_siblings.push(*r)
                     }
-                    0 if r.window == 1 && !r.sibling && top_level > 0 => e.tops.push(simple),
-                    l if l == top_level && r.window > 1 && !r.sibling => e.windows.push(*r),
+                    0 if r.window == 1 && !r.sibling && top_level > 0 => e.channel.push(simple),
+                    l if l == top_level
+                        && r.window > 1
+                        && !r.sibling
+                        && cmd == Cmd::Act as usize =>
+                    {
+                        e.windows.push(*r)
+                    }
                     _ if r.window > 1 || r.sibling => e.other.push(*r),
                     l if l == bank_level => e.bank.push(simple),
                     l if l == top_level => e.top.push(simple),
@@ -353,5 +301,26 @@ impl Timing {
             sibling,
             ring,
         });
+    }
+}
+
+/// The banks below each node that has `1 << shift` of them.
+fn node_banks(banks: usize, shift: u32) -> Vec<[u64; 4]> {
+    let mut nodes = vec![[0; 4]; banks >> shift];
+    for b in 0..banks.min(256) {
+        nodes[b >> shift][b / 64] |= 1u64 << (b % 64);
+    }
+    nodes
+}
+
+/// The least number of ticks from one command to the next on the command bus, whatever the table says: shorter rules
+/// never bind.
+pub(crate) fn gap(bus: Bus, before: Cmd, after: Cmd) -> u32 {
+    let column = |c| matches!(c, Cmd::Rd | Cmd::Wr | Cmd::RdA | Cmd::WrA);
+    match (bus, column(before), column(after)) {
+        (Bus::Single | Bus::Lpddr, ..) => 1,
+        // Column commands go on every second half clock.
+        (Bus::DualHalf, true, true) => 2,
+        (_, x, y) => u32::from(x == y),
     }
 }

@@ -1,101 +1,132 @@
-//! Replies waiting for their step: pushed in any order, taken in order of step, and within a step
-//! in the order in which they were pushed.
+//! Replies waiting for their step: put in in any order, taken in order of step, and within a step
+//! in order of lane.
 
-/// A ring of lists, one per step, from `base` on.
+/// A ring of rows, one per step from `base` on, with a place for every lane.
 #[derive(Clone, Debug)]
 pub struct Calendar<T> {
-    steps: Vec<Vec<T>>,
-    /// Step of the first list that may hold something.
+    /// log2 of the places of a row.
+    shift: u32,
+    /// The same of its words in `taken`.
+    word_shift: u32,
+    values: Vec<T>,
+    /// Places that hold something: one bit per lane.
+    taken: Vec<u64>,
+    /// Rows; a power of two.
+    rows: u64,
+    /// Step of the first row that may hold something.
     base: u64,
     waiting: usize,
 }
 
-impl<T: Copy> Calendar<T> {
-    /// An empty calendar.
-    pub fn new() -> Calendar<T> {
+impl<T: Copy + Default> Calendar<T> {
+    /// An empty calendar with so many lanes.
+    pub fn new(lanes: u32) -> Calendar<T> {
+        let shift = lanes.next_power_of_two().trailing_zeros();
+        let word_shift = shift.saturating_sub(6);
+        let rows = 64;
         Calendar {
-            steps: (0..64).map(|_| Vec::new()).collect(),
+            shift,
+            word_shift,
+            values: vec![T::default(); rows << shift],
+            taken: vec![0; rows << word_shift],
+            rows: rows as u64,
             base: 0,
             waiting: 0,
         }
     }
 
-    /// Put `value` into `step`, which has not been taken yet.
-    #[inline]
-    pub fn push(&mut self, step: u64, value: T) {
-        if self.waiting == 0 {
-            self.base = step;
+    #[inline(always)]
+    fn row(&self, step: u64) -> usize {
+        (step & (self.rows - 1)) as usize
+    }
+
+    /// Put `value` into `step`, which has not been taken yet; a lane holds one value a step.
+    #[inline(always)]
+    pub fn put(&mut self, step: u64, lane: u32, value: T) {
+        if step < self.base || step - self.base >= self.rows {
+            self.make_room(step);
         }
-        let step = if step < self.base {
-            self.rewind(step)
-        } else {
-            step
-        };
-        if step - self.base >= self.steps.len() as u64 {
-            self.grow(step - self.base + 1);
-        }
-        let mask = self.steps.len() as u64 - 1;
-        self.steps[(step & mask) as usize].push(value);
+        let (row, lane) = (self.row(step), lane as usize);
+        self.values[(row << self.shift) | lane] = value;
+        let word = &mut self.taken[(row << self.word_shift) | (lane / 64)];
+        debug_assert!(*word >> (lane % 64) & 1 == 0);
+        *word |= 1 << (lane % 64);
         self.waiting += 1;
     }
 
-    /// Hand out everything before `horizon`, in order.
+    /// Hand out everything before `horizon` in order: step, lane, value.
     #[inline]
-    pub fn take(&mut self, horizon: u64, mut each: impl FnMut(u64, T)) {
-        let mask = self.steps.len() as u64 - 1;
+    pub fn take(&mut self, horizon: u64, mut each: impl FnMut(u64, u32, T)) {
+        let (shift, word_shift) = (self.shift, self.word_shift);
         while self.waiting > 0 && self.base < horizon {
-            let list = &mut self.steps[(self.base & mask) as usize];
-            self.waiting -= list.len();
-            for value in list.drain(..) {
-                each(self.base, value);
+            let row = self.row(self.base);
+            let values = &self.values[row << shift..(row + 1) << shift];
+            let words = &mut self.taken[row << word_shift..(row + 1) << word_shift];
+            for (w, word) in words.iter_mut().enumerate() {
+                let mut bits = std::mem::take(word);
+                while bits != 0 {
+                    let lane = (w << 6) | bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    self.waiting -= 1;
+                    each(self.base, lane as u32, values[lane]);
+                }
             }
             self.base += 1;
         }
+        if self.waiting == 0 {
+            // What comes next comes no earlier.
+            self.base = self.base.max(horizon);
+        }
     }
 
-    /// Everything that waits, in order of step.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        let mask = self.steps.len() as u64 - 1;
-        let turn = if self.waiting == 0 {
-            0
-        } else {
-            self.steps.len() as u64
-        };
+    /// Everything that waits, in order: step, lane, value.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u32, &T)> {
+        let turn = if self.waiting == 0 { 0 } else { self.rows };
         (self.base..self.base + turn).flat_map(move |step| {
-            self.steps[(step & mask) as usize]
-                .iter()
-                .map(move |value| (step, value))
+            let row = self.row(step);
+            (0..1usize << self.shift)
+                .filter(move |lane| {
+                    self.taken[(row << self.word_shift) | (lane / 64)] >> (lane % 64) & 1 == 1
+                })
+                .map(move |lane| (step, lane as u32, &self.values[(row << self.shift) | lane]))
         })
     }
 
-    /// Make room below `base`.
+    /// Make `step` one of the rows.
     #[cold]
-    fn rewind(&mut self, step: u64) -> u64 {
-        let mask = self.steps.len() as u64 - 1;
-        let back = self.base - step;
-        // The furthest list in use must stay within one turn of the new base.
-        let furthest = (0..self.steps.len() as u64)
-            .rev()
-            .find(|d| !self.steps[((self.base + d) & mask) as usize].is_empty())
-            .unwrap_or(0);
-        if furthest + back >= self.steps.len() as u64 {
-            self.grow(furthest + back + 1);
+    fn make_room(&mut self, step: u64) {
+        if self.waiting == 0 {
+            // Other lanes may follow with somewhat earlier steps.
+            self.base = step.saturating_sub(self.rows / 4);
+            return;
         }
-        self.base = step;
-        step
-    }
-
-    #[cold]
-    fn grow(&mut self, needed: u64) {
-        let old = self.steps.len() as u64;
-        let new = needed.next_power_of_two().max(old * 2);
-        let mut steps: Vec<Vec<T>> = (0..new).map(|_| Vec::new()).collect();
-        for d in 0..old {
-            let s = self.base + d;
-            steps[(s & (new - 1)) as usize] =
-                std::mem::take(&mut self.steps[(s & (old - 1)) as usize]);
+        let holds = |d: &u64| {
+            let row = self.row(self.base + d);
+            self.taken[row << self.word_shift..(row + 1) << self.word_shift]
+                .iter()
+                .any(|&w| w != 0)
+        };
+        let furthest = (0..self.rows).rev().find(holds).unwrap_or(0);
+        let base = self.base.min(step);
+        let needed = (self.base + furthest).max(step) - base + 1;
+        if needed > self.rows {
+            let (shift, word_shift) = (self.shift, self.word_shift);
+            let rows = needed.next_power_of_two();
+            let mut values = vec![T::default(); (rows as usize) << shift];
+            let mut taken = vec![0; (rows as usize) << word_shift];
+            for d in 0..self.rows {
+                let from = self.row(self.base + d);
+                let to = ((self.base + d) & (rows - 1)) as usize;
+                values[to << shift..(to + 1) << shift]
+                    .copy_from_slice(&self.values[from << shift..(from + 1) << shift]);
+                taken[to << word_shift..(to + 1) << word_shift]
+                    .copy_from_slice(&self.taken[from << word_shift..(from + 1) << word_shift]);
+            }
+            self.values = values;
+            self.taken = taken;
+            self.rows = rows;
         }
-        self.steps = steps;
+        self.base = base;
     }
 }
 
@@ -107,25 +138,31 @@ mod tests {
     proptest! {
         #[test]
         fn comes_out_in_order(
-            pushes in prop::collection::vec((0u64..400, prop::bool::ANY), 1..200),
+            lanes in prop_oneof![1u32..6, 60u32..140],
+            pushes in prop::collection::vec((0u64..400, 0u32..140, prop::bool::ANY), 1..200),
         ) {
-            let mut calendar = Calendar::new();
+            let mut calendar = Calendar::new(lanes);
             let (mut now, mut got, mut want) = (0u64, Vec::new(), Vec::new());
-            for (i, &(ahead, take)) in pushes.iter().enumerate() {
-                calendar.push(now + ahead, i);
-                want.push((now + ahead, i));
+            let mut seen = std::collections::BTreeSet::new();
+            for (i, &(ahead, lane, take)) in pushes.iter().enumerate() {
+                let (step, lane) = (now + ahead, lane % lanes);
+                if seen.insert((step, lane)) {
+                    calendar.put(step, lane, i);
+                    want.push((step, lane, i));
+                }
                 if take {
+                    let waiting: Vec<_> = calendar.iter().map(|(s, l, &v)| (s, l, v)).collect();
+                    let mut left: Vec<_> =
+                        want.iter().copied().filter(|w| !got.contains(w)).collect();
+                    left.sort_unstable();
+                    prop_assert_eq!(waiting, left);
                     now += 100;
-                    calendar.take(now, |s, v| got.push((s, v)));
+                    calendar.take(now, |s, l, v| got.push((s, l, v)));
                 }
             }
-            calendar.take(u64::MAX, |s, v| got.push((s, v)));
-            // Steps in order; a later push may not precede what was taken before it.
-            want.sort();
-            let mut sorted = got.clone();
-            sorted.sort();
-            prop_assert_eq!(&sorted, &want);
-            prop_assert!(got.windows(2).all(|w| w[0].0 <= w[1].0));
+            calendar.take(u64::MAX, |s, l, v| got.push((s, l, v)));
+            want.sort_unstable();
+            prop_assert_eq!(got, want);
         }
     }
 }

@@ -20,6 +20,20 @@ struct Partitions {
     shift: u32,
 }
 
+/// Consecutive lines with one number inside their channels.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// That number.
+    pub inner: u64,
+    /// How many lines.
+    pub lines: u64,
+    /// Place of the first among the lines of that number.
+    first: u64,
+    hash: u64,
+    /// First channel of the partition.
+    base: u64,
+}
+
 /// Maps line numbers to channels.
 #[derive(Clone, Debug)]
 pub struct ChannelMapper {
@@ -94,6 +108,13 @@ impl ChannelMapper {
     /// The channel of a line and the line's number inside it.
     #[inline]
     pub fn locate(&self, line: u64) -> (u32, u64) {
+        let group = self.group(line);
+        (self.channel(&group, 0), group.inner)
+    }
+
+    /// The lines from `line` on that have its number inside their channels.
+    #[inline]
+    pub fn group(&self, line: u64) -> Group {
         let Some(partitions) = self.partitions else {
             return self.within(line);
         };
@@ -102,25 +123,41 @@ impl ChannelMapper {
             line & ((1 << partitions.shift) - 1),
         );
         let partition = range % partitions.count;
-        let (channel, inner) = self.within((range / partitions.count) << partitions.shift | rest);
-        (channel + (partition * self.channels) as u32, inner)
+        let group = self.within((range / partitions.count) << partitions.shift | rest);
+        Group {
+            lines: group.lines.min((1 << partitions.shift) - rest),
+            base: partition * self.channels,
+            ..group
+        }
     }
 
-    /// The same inside one partition.
+    /// The channel of line `i` of a group.
     #[inline]
-    fn within(&self, line: u64) -> (u32, u64) {
-        let (first, rest) = match self.shift {
-            Some(shift) => (line & (self.channels - 1), line >> shift),
-            None => (line % self.channels, line / self.channels),
-        };
-        let mask = (1u64 << HALF) - 1;
-        let hash = self.low[(rest & mask) as usize] ^ self.high[((rest >> HALF) & mask) as usize];
-        let channel = first ^ u64::from(hash);
+    pub fn channel(&self, group: &Group, i: u64) -> u32 {
+        let channel = (group.first + i) ^ group.hash;
         let channel = match self.shift {
             Some(_) => channel & (self.channels - 1),
             None => channel % self.channels,
         };
-        (channel as u32, rest)
+        (group.base + channel) as u32
+    }
+
+    /// The same as [`ChannelMapper::group`] inside one partition.
+    #[inline]
+    fn within(&self, line: u64) -> Group {
+        let (first, inner) = match self.shift {
+            Some(shift) => (line & (self.channels - 1), line >> shift),
+            None => (line % self.channels, line / self.channels),
+        };
+        let mask = (1u64 << HALF) - 1;
+        let hash = self.low[(inner & mask) as usize] ^ self.high[((inner >> HALF) & mask) as usize];
+        Group {
+            inner,
+            lines: self.channels - first,
+            first,
+            hash: u64::from(hash),
+            base: 0,
+        }
     }
 }
 
@@ -168,6 +205,11 @@ mod tests {
                     );
                     let range = line / 128;
                     assert_eq!(u64::from(channel / per), range % partitions);
+                    let group = m.group(line);
+                    for i in 0..group.lines {
+                        let place = (m.channel(&group, i), group.inner);
+                        assert_eq!(place, m.locate(line + i), "line {line} + {i}");
+                    }
                     let own = range / partitions * 128 + line % 128;
                     assert_eq!((channel % per, inner), one.locate(own), "line {line}");
                 }

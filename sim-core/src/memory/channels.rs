@@ -6,10 +6,10 @@
 //! step.
 
 use super::ChannelStats;
-use super::arbiter::Packet;
+use super::arbiter::{Leaving, Packet};
 use super::cached::{Backend, Cached};
 use super::l2::L2Stats;
-use super::simple::{SimpleChannel, SimpleDram};
+use super::simple::{Credit, SimpleChannel, SimpleDram};
 use super::slab::Slab;
 use crate::clock::Timeline;
 use crate::dram;
@@ -49,6 +49,30 @@ struct Banked {
     returned: Vec<u64>,
     done: Vec<dram::Done>,
     tx_bytes: u64,
+    /// Least DRAM steps from the offer of a read to its return.
+    read_latency: u64,
+}
+
+/// What is known of the requests to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// All that leave their port before this NoC step are.
+    pub leave: u64,
+    /// No store leaves its port before this NoC step, and none waits in DRAM.
+    pub store: u64,
+    /// The run does not end before this core step: nothing is worked beyond it, for the counts.
+    pub until: u64,
+}
+
+impl Known {
+    /// Requests that leave their port before NoC step `leave`, and nothing more.
+    pub fn all(leave: u64) -> Known {
+        Known {
+            leave,
+            store: leave,
+            until: u64::MAX,
+        }
+    }
 }
 
 /// What the channels counted.
@@ -60,6 +84,27 @@ pub struct Counts {
 
 /// A reply on its way back: channel, NoC step of the push, request, cause.
 pub type Reply = (usize, u64, Packet, Cause);
+
+/// A channel's front queue.
+struct Front {
+    /// First core step it is free in.
+    free: u64,
+    stats: ChannelStats,
+}
+
+impl Front {
+    /// A request leaves its port in NoC step `step`: the core steps in which it reaches the queue
+    /// and passes it, and the DRAM step in which it reaches the controller.
+    #[inline(always)]
+    fn pass(&mut self, time: &Timeline, step: u64, write: bool) -> (u64, u64, u64) {
+        let reached = time.noc_to_core.after(step + 1);
+        let passed = reached.max(self.free);
+        self.free = passed + 1;
+        self.stats.writes += u64::from(write);
+        self.stats.reads += u64::from(!write);
+        (reached, passed, time.core_to_dram.at_or_after(passed))
+    }
+}
 
 impl Channels {
     /// The channels of a machine.
@@ -106,6 +151,7 @@ impl Channels {
                     returned: vec![0; n],
                     done: Vec::new(),
                     tx_bytes: u64::from(spec.tx_bytes()),
+                    read_latency: u64::from(spec.read_latency).saturating_sub(1),
                     spec,
                 }))
             }
@@ -164,15 +210,19 @@ impl Channels {
         }
     }
 
-    /// All requests that left their port before NoC step `noc` are known and worked: bring idle
-    /// channels there too.
-    pub fn settle(&mut self, noc: u64) {
-        let ticks = self.earliest_return(noc);
+    /// Everything before core step `core` is done and worked: bring idle channels there too.
+    pub fn settle(&mut self, core: u64) {
+        let ticks = self.settled(core);
         if let Model::Banked(b) = &mut self.model {
             for channel in b.channels.iter_mut().filter(|c| c.is_idle()) {
                 channel.advance(&b.spec, ticks, &mut b.done);
             }
         }
+    }
+
+    /// DRAM step up to which all channels are worked then.
+    fn settled(&self, core: u64) -> u64 {
+        self.time.core_to_dram.at_or_after(core + 1)
     }
 
     /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
@@ -198,11 +248,11 @@ impl Channels {
                 let Some(frame) = frame else { return };
                 out.extend(b.fed.iter().map(|t| t.saturating_sub(dram)));
                 out.extend(b.returned.iter().map(|t| t.saturating_sub(dram)));
-                let ticks = self.earliest_return(noc);
+                let ticks = self.settled(core);
                 let mut tag = |tag: u32, out: &mut Vec<u64>| {
                     let packet = b.packets.get(tag);
-                    out.push(u64::from(packet.source) << 8 | u64::from(packet.cause));
                     out.push(dram.wrapping_sub(packet.pushed));
+                    out.push(packet.cause.into());
                     name(packet, out);
                 };
                 for channel in &b.channels {
@@ -245,17 +295,21 @@ impl Channels {
         }
     }
 
-    /// Bandwidth credit per channel in DRAM step `dram`, and how often it has held up a request.
-    pub fn credit(&self, dram: u64) -> Vec<(i128, u64)> {
+    /// Bandwidth credit per channel in DRAM step `dram`.
+    pub fn credit(&self, dram: u64) -> Vec<Credit> {
         match &self.model {
             Model::Simple {
                 dram: spec,
                 channels,
-            } => channels
-                .iter()
-                .map(|c| (c.slack(spec, dram), c.held()))
-                .collect(),
+            } => channels.iter().map(|c| c.credit(spec, dram)).collect(),
             Model::Banked(_) | Model::Cached(_) => Vec::new(),
+        }
+    }
+
+    /// Start to look for the least bandwidth credit left over.
+    pub fn reset_spare(&mut self) {
+        if let Model::Simple { channels, .. } = &mut self.model {
+            channels.iter_mut().for_each(SimpleChannel::reset_spare);
         }
     }
 
@@ -303,65 +357,85 @@ impl Channels {
         b.channels.iter().map(|c| c.stats().clone()).collect()
     }
 
-    /// A request leaves its NoC port in step `step`; a reply that is known at once goes to `reply`.
-    #[inline]
-    pub fn accept(&mut self, channel: usize, step: u64, packet: Packet, reply: impl FnOnce(Reply)) {
-        if let Model::Cached(cached) = &mut self.model {
-            cached.accept(channel, step, packet);
+    /// Requests leave the port of `channel`; replies that are known at once go to `reply`.
+    #[inline(never)]
+    pub fn accept(&mut self, channel: usize, requests: impl Leaving, mut reply: impl FnMut(Reply)) {
+        let Channels {
+            time,
+            model,
+            front_free,
+            reply_free,
+            stats,
+        } = self;
+        if let Model::Cached(cached) = model {
+            requests.each(|step, packet| cached.accept(channel, step, packet));
             return;
         }
-        let reached = self.time.noc_to_core.after(step + 1);
-        let front = reached.max(self.front_free[channel]);
-        self.front_free[channel] = front + 1;
-        let at = self.time.core_to_dram.at_or_after(front);
-        let stats = &mut self.stats[channel];
-        if packet.write {
-            stats.writes += 1;
-        } else {
-            stats.reads += 1;
-        }
-        match &mut self.model {
+        // Copies, so that they stay in registers.
+        let mut front = Front {
+            free: front_free[channel],
+            stats: stats[channel].clone(),
+        };
+        match model {
             Model::Simple { dram, channels } => {
-                let (admitted, returned) = dram.admit(&mut channels[channel], at);
-                let noc = step - packet.pushed;
-                let queued = (front - reached) + (admitted - at);
-                let service = returned - admitted;
-                let cause = if queued >= service && queued >= noc {
-                    Cause::DramQueue
-                } else if service >= noc {
-                    Cause::DramLatency
-                } else {
-                    Cause::Noc
-                };
-                let push = self.push_step(channel, returned);
-                reply((channel, push, packet, cause));
+                let mut state = channels[channel];
+                let mut push = reply_free[channel];
+                requests.each(|step, packet| {
+                    let (reached, passed, at) = front.pass(time, step, packet.write);
+                    let (admitted, returned) = dram.admit(&mut state, at);
+                    let noc = step - packet.pushed;
+                    let queued = (passed - reached) + (admitted - at);
+                    let service = returned - admitted;
+                    let cause = if queued >= service && queued >= noc {
+                        Cause::DramQueue
+                    } else if service >= noc {
+                        Cause::DramLatency
+                    } else {
+                        Cause::Noc
+                    };
+                    push = time.dram_to_noc.at_or_after(returned).max(push);
+                    reply((channel, push, packet, cause));
+                    push += 1;
+                });
+                channels[channel] = state;
+                reply_free[channel] = push;
             }
             Model::Banked(b) => {
-                // The controller is offered it in the tick after it was handed over, one a tick.
-                let fed = at.max(b.fed[channel]);
-                b.fed[channel] = fed + 1;
-                let addr = packet.line * b.tx_bytes;
-                let write = packet.write;
-                // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
-                // verdict, since all that is asked later is whether it outweighs DRAM's.
-                let noc = (step - packet.pushed).min(255) as u8;
-                let packet = Packet {
-                    cause: noc,
-                    pushed: at,
-                    ..packet
-                };
-                let tag = b.packets.insert(packet);
-                b.channels[channel].push(fed + 1, addr, write, tag);
+                let Banked {
+                    channels,
+                    packets,
+                    fed,
+                    tx_bytes,
+                    ..
+                } = &mut **b;
+                let dram = &mut channels[channel];
+                let mut feed = fed[channel];
+                requests.each(|step, packet| {
+                    let (_, _, at) = front.pass(time, step, packet.write);
+                    // The controller is offered it in the tick after it was handed over, one a tick.
+                    feed = at.max(feed) + 1;
+                    // From here on `pushed` is the DRAM step of arrival; the NoC's part is kept as a
+                    // verdict, since all that is asked later is whether it outweighs DRAM's.
+                    let noc = (step - packet.pushed).min(255) as u8;
+                    let tag = packets.insert(Packet {
+                        cause: noc,
+                        pushed: at,
+                        ..packet
+                    });
+                    dram.push(feed, packet.line * *tx_bytes, packet.write, tag);
+                });
+                fed[channel] = feed;
             }
             Model::Cached(_) => {}
         }
+        front_free[channel] = front.free;
+        stats[channel] = front.stats;
     }
 
-    /// Work the controllers as far as all requests are known: those that left their port before
-    /// NoC step `horizon`.
-    pub fn advance(&mut self, horizon: u64, mut reply: impl FnMut(Reply)) {
+    /// Work the channels as far as is known.
+    pub fn advance(&mut self, known: Known, mut reply: impl FnMut(Reply)) {
+        let front = self.front(known.leave).min(known.until);
         if let Model::Cached(cached) = &mut self.model {
-            let front = self.time.noc_to_core.after(horizon.saturating_add(1));
             let (time, reply_free) = (self.time, &mut self.reply_free);
             cached.advance(front, &mut self.stats, |channel, leave, packet, cause| {
                 let push = time.core_to_noc.at_or_after(leave).max(reply_free[channel]);
@@ -373,7 +447,9 @@ impl Channels {
         if !matches!(self.model, Model::Banked(_)) {
             return;
         }
-        let ticks = self.earliest_return(horizon);
+        let ticks = self
+            .earliest_return(known.leave)
+            .min(self.time.core_to_dram.at_or_after(known.until));
         let Channels {
             time,
             model,
@@ -398,6 +474,7 @@ impl Channels {
                 continue;
             }
             dram.advance(spec, ticks, done);
+            let mut push = *reply_free;
             for &dram::Done { tick, tag, cause } in done.iter() {
                 let packet = packets.remove(tag);
                 let at = tick.max(*returned);
@@ -414,48 +491,55 @@ impl Channels {
                         dram::WaitCause::Refresh => Cause::DramRefresh,
                     }
                 };
-                let push = time.dram_to_noc.at_or_after(at).max(*reply_free);
-                *reply_free = push + 1;
+                push = time.dram_to_noc.at_or_after(at).max(push);
                 reply((channel, push, packet, cause));
+                push += 1;
             }
+            *reply_free = push;
             done.clear();
         }
     }
 
-    /// NoC step in which a request returned in DRAM step `returned` is handed over.
-    #[inline]
-    fn push_step(&mut self, channel: usize, returned: u64) -> u64 {
-        let push = self
-            .time
-            .dram_to_noc
-            .at_or_after(returned)
-            .max(self.reply_free[channel]);
-        self.reply_free[channel] = push + 1;
-        push
-    }
-
-    /// No return that is not yet known happens before this DRAM step, when all requests that left
-    /// their port before NoC step `horizon` are known.
-    fn earliest_return(&self, horizon: u64) -> u64 {
-        let front = self.time.noc_to_core.after(horizon.saturating_add(1));
-        let at = self.time.core_to_dram.at_or_after(front);
+    /// DRAM step in which a request that leaves its port in NoC step `leave` may return.
+    fn earliest_return(&self, leave: u64) -> u64 {
+        let at = self.time.core_to_dram.at_or_after(self.front(leave));
         match &self.model {
             Model::Simple { dram, .. } => at.saturating_add(dram.min_latency()),
             Model::Banked(_) | Model::Cached(_) => at.saturating_add(1),
         }
     }
 
-    /// The same as a NoC step: no reply that is not yet known is handed over before it.
-    pub fn earliest_reply(&self, horizon: u64) -> u64 {
-        if let Model::Cached(cached) = &self.model {
-            let front = self.time.noc_to_core.after(horizon.saturating_add(1));
-            return self
-                .time
-                .core_to_noc
-                .at_or_after(cached.earliest_answer(front));
+    /// A NoC step before which no reply that is not yet known is handed over.
+    pub fn earliest_reply(&self, known: Known) -> u64 {
+        match &self.model {
+            Model::Simple { .. } => {}
+            Model::Cached(cached) => {
+                let front = self.front(known.leave).min(known.until);
+                let answer = cached.earliest_answer(front);
+                return self.time.core_to_noc.at_or_after(answer);
+            }
+            Model::Banked(b) => {
+                let mut returned = self.earliest_return(known.leave);
+                if b.spec.scheduler == dram::Scheduler::Ramulator {
+                    // A read takes its time, unless a write that waits has its data.
+                    returned = returned
+                        .saturating_add(b.read_latency)
+                        .min(self.earliest_return(known.store));
+                }
+                for dram in b.channels.iter().filter(|dram| !dram.is_idle()) {
+                    returned = returned.min(dram.next_activity(&b.spec));
+                }
+                return self.time.dram_to_noc.at_or_after(returned);
+            }
         }
         self.time
             .dram_to_noc
-            .at_or_after(self.earliest_return(horizon))
+            .at_or_after(self.earliest_return(known.leave))
+    }
+
+    /// First core step in which a request that leaves its port in NoC step `leave` may pass the
+    /// front queue.
+    fn front(&self, leave: u64) -> u64 {
+        self.time.noc_to_core.after(leave.saturating_add(1))
     }
 }

@@ -14,11 +14,12 @@ struct Flight {
     origin: Origin,
     /// Replies not yet accounted for.
     remaining: u64,
-    /// Hand-over of its latest reply: NoC step, port.
+    /// Hand-over of its latest reply: NoC step, port (counted over all cores).
     last: (u64, u32),
     cause: Cause,
     /// Position in `Flights::active`.
     at: u32,
+    write: bool,
 }
 
 /// Where a transfer comes from: the place of its work-item in dispatch order, and its op.
@@ -35,6 +36,8 @@ pub struct Origin {
 pub struct Flights {
     flights: Slab<Flight>,
     active: Vec<u32>,
+    /// Stores among them.
+    stores: u32,
     done: Vec<VecDeque<Completion>>,
     noc_to_core: Conversion,
 }
@@ -45,13 +48,21 @@ impl Flights {
         Flights {
             flights: Slab::new(),
             active: Vec::new(),
+            stores: 0,
             done: vec![VecDeque::new(); cores as usize],
             noc_to_core,
         }
     }
 
     /// A transfer of `requests` requests sets out.
-    pub fn start(&mut self, core: u32, token: u64, origin: Origin, requests: u64) -> u32 {
+    pub fn start(
+        &mut self,
+        core: u32,
+        token: u64,
+        origin: Origin,
+        requests: u64,
+        write: bool,
+    ) -> u32 {
         let at = self.active.len() as u32;
         let flight = Flight {
             core,
@@ -61,7 +72,9 @@ impl Flights {
             last: (0, 0),
             cause: Cause::DramLatency,
             at,
+            write,
         };
+        self.stores += u32::from(write);
         let index = self.flights.insert(flight);
         self.active.push(index);
         index
@@ -70,6 +83,11 @@ impl Flights {
     /// Whether any is missing replies.
     pub fn any(&self) -> bool {
         !self.active.is_empty()
+    }
+
+    /// Whether any of those is a store.
+    pub fn any_store(&self) -> bool {
+        self.stores > 0
     }
 
     /// Fewest replies that a transfer is missing, not looking further once it is at most `enough`;
@@ -101,6 +119,7 @@ impl Flights {
 
     fn complete(&mut self, index: u32) {
         let flight = self.flights.remove(index);
+        self.stores -= u32::from(flight.write);
         self.active.swap_remove(flight.at as usize);
         if let Some(&moved) = self.active.get(flight.at as usize) {
             self.flights.get_mut(moved).at = flight.at;

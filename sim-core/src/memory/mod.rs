@@ -16,7 +16,7 @@
 
 pub mod arbiter;
 mod cached;
-mod calendar;
+pub mod calendar;
 pub mod channel_map;
 pub mod channels;
 mod flights;
@@ -39,6 +39,7 @@ pub use flights::Origin;
 use l2::L2Stats;
 use lines::LinesError;
 use requests::Requests;
+pub use simple::Credit;
 use transfer::Transfers;
 
 pub use transfer::{DIFFERENCES as TRANSFER_DIFFERENCES, note as transfer_note};
@@ -230,11 +231,18 @@ impl Memory {
         }
     }
 
-    /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
-    pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
+    /// Bandwidth credit per channel at core step `now`; empty for models without.
+    pub fn credit(&self, now: u64) -> Vec<Credit> {
         match self {
             Memory::Requests(m) => m.credit(now),
             Memory::Transfers(_) => Vec::new(),
+        }
+    }
+
+    /// Start to look for the least bandwidth credit left over.
+    pub fn reset_spare(&mut self) {
+        if let Memory::Requests(m) = self {
+            m.reset_spare();
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::arbiter::{Arbiter, Packet};
 use super::calendar::Calendar;
 use super::channel_map::ChannelMapper;
-use super::channels::{Channels, Reply};
+use super::channels::{Channels, Known, Reply};
 use super::flights::Flights;
 use super::slab::Slab;
 use crate::clock::gcd;
@@ -23,7 +23,8 @@ pub(crate) const CONTROL_BYTES: u32 = 8;
 /// Everything from the cores' ports on.
 #[derive(Debug)]
 pub struct Noc {
-    rule: PortRule,
+    pub(super) rule: PortRule,
+    latency: u64,
     network: Network,
     pub(super) dram: Channels,
     pub(super) flights: Flights,
@@ -43,28 +44,46 @@ enum Network {
 enum Replies {
     /// Every port hears from one channel only: a queue needs no arbitration. First free step per
     /// (core, port).
-    Direct { latency: u64, free: Vec<u64> },
-    /// Ports that several channels send to; replies whose push lies ahead wait in the calendar.
+    Direct { free: Vec<u64> },
+    /// Ports that several channels send to; replies whose push lies ahead wait in the calendar, one
+    /// lane per channel.
     Shared {
         ports: Vec<Arbiter>,
-        coming: Calendar<(u32, Packet)>,
+        coming: Calendar<Back>,
     },
+}
+
+/// A reply that is on its way back.
+#[derive(Clone, Copy, Debug, Default)]
+struct Back {
+    /// Core's port, counted over all cores.
+    port: u16,
+    transfer: u32,
+    cause: u8,
 }
 
 /// Which port of its core a reply goes to.
 #[derive(Clone, Debug)]
-struct PortRule {
-    ports: u32,
+pub struct PortRule {
     by_line: Option<ChannelMapper>,
+    ports: u32,
+    /// Per channel, where lines do not matter.
+    by_channel: Vec<u32>,
 }
 
 impl PortRule {
+    /// The port for all requests of that line number inside its channel; `None` where the channel
+    /// decides.
     #[inline]
-    fn port(&self, channel: u32, packet: &Packet) -> u32 {
-        match &self.by_line {
-            None => channel % self.ports,
-            Some(map) => map.locate(packet.line).0 % self.ports,
-        }
+    pub fn of_line(&self, inner: u64) -> Option<u32> {
+        let map = self.by_line.as_ref()?;
+        Some(map.locate(inner).0 % self.ports)
+    }
+
+    /// The port for a channel's requests, where lines do not matter.
+    #[inline]
+    pub fn of_channel(&self, channel: u32) -> u32 {
+        self.by_channel[channel as usize]
     }
 }
 
@@ -91,6 +110,7 @@ impl Noc {
         let channels = machine.dram.channels;
         let rule = PortRule {
             ports,
+            by_channel: (0..channels).map(|c| c % ports).collect(),
             by_line: match machine.dram.reply_port {
                 ReplyPort::Channel => None,
                 ReplyPort::InnerLine => {
@@ -100,12 +120,14 @@ impl Noc {
                 }
             },
         };
+        let latency = match &machine.noc {
+            NocSpec::Simple { latency } => u64::from(*latency),
+            NocSpec::Flit { .. } => 0,
+        };
         let network = match &machine.noc {
-            NocSpec::Simple { latency } => {
-                let latency = u64::from(*latency);
+            NocSpec::Simple { .. } => {
                 let replies = if channels <= ports && rule.by_line.is_none() {
                     Replies::Direct {
-                        latency,
                         free: vec![0; (cores * ports) as usize],
                     }
                 } else {
@@ -113,7 +135,7 @@ impl Noc {
                         ports: (0..cores * ports)
                             .map(|_| Arbiter::new(channels, latency))
                             .collect(),
-                        coming: Calendar::new(),
+                        coming: Calendar::new(channels),
                     }
                 };
                 Network::Simple {
@@ -140,6 +162,7 @@ impl Noc {
         };
         Noc {
             rule,
+            latency,
             network,
             dram: Channels::new(machine),
             flights,
@@ -163,12 +186,6 @@ impl Noc {
         map_period.checked_mul(step)
     }
 
-    /// Work everything before NoC step `noc`, to which all has been advanced, also where nothing is
-    /// to be done.
-    pub fn settle(&mut self, noc: u64) {
-        self.dram.settle(noc);
-    }
-
     /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
     /// steps of the clocks, `base` the work-item that items are counted from, `frame` what rows are.
     pub fn canonical(
@@ -182,6 +199,7 @@ impl Noc {
     ) {
         let name = |packet: &Packet, out: &mut Vec<u64>| {
             out.push(self.flights.name(packet.transfer, base));
+            out.push(packet.reply_to.into());
         };
         if let Network::Simple { requests, replies } = &self.network {
             let tx = self.dram.line_bytes();
@@ -201,11 +219,11 @@ impl Noc {
                     for port in ports {
                         port.canonical(noc, out, &name);
                     }
-                    for (step, (port, packet)) in coming.iter() {
+                    for (step, channel, reply) in coming.iter() {
                         out.push(step.wrapping_sub(noc));
-                        out.push(u64::from(*port));
-                        out.push(u64::from(packet.source) << 8 | u64::from(packet.cause));
-                        name(packet, out);
+                        out.push(u64::from(reply.port));
+                        out.push(u64::from(channel) << 8 | u64::from(reply.cause));
+                        out.push(self.flights.name(reply.transfer, base));
                     }
                 }
             }
@@ -217,109 +235,146 @@ impl Noc {
     /// A core's port pushes a request for `channel`.
     #[inline]
     pub fn push(&mut self, channel: u32, packet: Packet) {
-        let Noc {
-            network,
-            dram,
-            flights,
-            rule,
-        } = self;
-        match network {
-            Network::Simple { requests, replies } => {
-                requests[channel as usize].push(packet, |step, packet| {
-                    dram.accept(channel as usize, step, packet, |reply| {
-                        replies.push(reply, rule, flights);
-                    });
-                });
-            }
+        match &mut self.network {
+            Network::Simple { requests, .. } => requests[channel as usize].push(packet),
             Network::Flit(flit) => flit.requests.push_back((packet, channel)),
         }
     }
 
-    /// Work everything that follows from pushes before NoC step `horizon`. Returns the first NoC
-    /// step in which a core's port may take a reply that is not yet known.
-    pub fn advance(&mut self, horizon: u64) -> u64 {
+    /// Work everything that follows from pushes before NoC step `horizon`, at or after core step
+    /// `core_step`, before which the run does not end. Returns the first NoC step in which a core's
+    /// port may take a reply that is not yet known.
+    pub fn advance(&mut self, horizon: u64, core_step: u64) -> u64 {
         let Noc {
+            latency,
             network,
             dram,
             flights,
-            rule,
+            ..
         } = self;
         match network {
             Network::Simple { requests, replies } => {
                 for (channel, port) in requests.iter_mut().enumerate() {
                     if !port.is_idle() {
-                        port.serve(horizon, |step, packet| {
-                            dram.accept(channel, step, packet, |reply| {
-                                replies.push(reply, rule, flights);
-                            });
+                        dram.accept(channel, (port, horizon), |reply| {
+                            replies.push(reply, *latency, flights);
                         });
                     }
                 }
-                dram.advance(horizon, |reply| replies.push(reply, rule, flights));
-                let unknown = dram.earliest_reply(horizon);
-                replies.serve(unknown, rule.ports, flights);
-                // A reply pushed to an idle port leaves after the latency, one behind another in
-                // the step after it; shared ports are served up to `unknown`.
-                match replies {
-                    Replies::Direct { latency, .. } => unknown.saturating_add((*latency).min(1)),
-                    Replies::Shared { .. } => unknown,
-                }
-                .saturating_add(1)
+                let until = core_step.saturating_add(1);
+                let known = known(requests, flights, horizon, *latency, until);
+                dram.advance(known, |reply| replies.push(reply, *latency, flights));
+                let unknown = dram.earliest_reply(known);
+                replies.serve(unknown, flights);
+                replies.earliest_delivery(unknown, *latency)
             }
             Network::Flit(flit) => {
-                flit.advance(horizon, rule, dram, flights);
+                flit.advance(horizon, dram, flights);
                 flit.net.now().saturating_add(1)
             }
         }
     }
+
+    /// Nothing is under way, and nothing is pushed before NoC step `from`: the first in which a
+    /// core's port may take a reply.
+    pub fn earliest_delivery(&self, from: u64) -> u64 {
+        match &self.network {
+            Network::Simple { requests, replies } => {
+                let known = known(requests, &self.flights, from, self.latency, u64::MAX);
+                replies.earliest_delivery(self.dram.earliest_reply(known), self.latency)
+            }
+            Network::Flit(_) => from.saturating_add(1),
+        }
+    }
+}
+
+/// What is known of requests when those pushed before NoC step `horizon` are, and have left their
+/// ports before it.
+fn known(ports: &[Arbiter], flights: &Flights, horizon: u64, latency: u64, until: u64) -> Known {
+    let pushed = horizon.saturating_add(latency);
+    let leave = next_leave(ports, horizon, pushed);
+    Known {
+        leave,
+        store: if flights.any_store() {
+            leave
+        } else {
+            // The next to be pushed may queue up behind a read that leaves.
+            pushed.min(leave + 1)
+        },
+        until,
+    }
+}
+
+/// The first step in which a packet leaves one of the ports, all of which are served up to `served`;
+/// at most `pushed`, in which the first to be pushed yet could leave an idle port.
+fn next_leave(ports: &[Arbiter], served: u64, pushed: u64) -> u64 {
+    ports
+        .iter()
+        .fold(pushed, |first, port| first.min(port.next_leave(served)))
 }
 
 impl Replies {
     /// A channel hands over a reply.
-    #[inline]
-    fn push(&mut self, reply: Reply, rule: &PortRule, flights: &mut Flights) {
+    #[inline(always)]
+    fn push(&mut self, reply: Reply, latency: u64, flights: &mut Flights) {
         let (channel, push, packet, cause) = reply;
-        let core = packet.source / rule.ports;
-        let port = rule.port(channel as u32, &packet);
         match self {
-            Replies::Direct { latency, free } => {
-                let free = &mut free[(core * rule.ports + port) as usize];
-                let leave = if push < *free { *free } else { push + *latency };
+            Replies::Direct { free } => {
+                let free = &mut free[packet.reply_to as usize];
+                let leave = if push < *free { *free } else { push + latency };
                 *free = leave + 1;
-                flights.deliver(leave + 1, port, packet.transfer, cause);
+                flights.deliver(leave + 1, packet.reply_to.into(), packet.transfer, cause);
             }
             Replies::Shared { coming, .. } => {
-                let reply = Packet {
-                    source: channel as u32,
+                let reply = Back {
+                    port: packet.reply_to,
+                    transfer: packet.transfer,
                     cause: cause as u8,
-                    pushed: push,
-                    ..packet
                 };
-                coming.push(push, (core * rule.ports + port, reply));
+                coming.put(push, channel as u32, reply);
             }
         }
     }
 
+    /// No reply that is not yet known is handed over before NoC step `unknown`, up to which all is
+    /// served: the first step in which a core's port may take one.
+    fn earliest_delivery(&self, unknown: u64, latency: u64) -> u64 {
+        // A reply handed over to an idle port leaves after the latency, one behind another in the
+        // step after it.
+        let idle = unknown.saturating_add(latency);
+        let leave = match self {
+            Replies::Direct { free } => {
+                if free.iter().all(|&f| f <= unknown) {
+                    idle
+                } else {
+                    unknown.saturating_add(latency.min(1))
+                }
+            }
+            Replies::Shared { ports, .. } => next_leave(ports, unknown, idle),
+        };
+        leave.saturating_add(1)
+    }
+
     /// Serve shared ports before `horizon`, every reply pushed before it being known.
-    fn serve(&mut self, horizon: u64, ports: u32, flights: &mut Flights) {
-        let Replies::Shared {
-            ports: arbiters,
-            coming,
-        } = self
-        else {
+    #[inline(never)]
+    fn serve(&mut self, horizon: u64, flights: &mut Flights) {
+        let Replies::Shared { ports, coming } = self else {
             return;
         };
-        coming.take(horizon, |_, (index, packet)| {
-            arbiters[index as usize].push(packet, |step, p| {
-                let cause = Cause::ALL[p.cause as usize];
-                flights.deliver(step + 1, index % ports, p.transfer, cause);
+        coming.take(horizon, |step, channel, reply| {
+            ports[reply.port as usize].push(Packet {
+                pushed: step,
+                source: channel as u16,
+                transfer: reply.transfer,
+                cause: reply.cause,
+                ..Packet::default()
             });
         });
-        for (index, arbiter) in arbiters.iter_mut().enumerate() {
-            if !arbiter.is_idle() {
-                arbiter.serve(horizon, |step, p| {
+        for (index, port) in ports.iter_mut().enumerate() {
+            if !port.is_idle() {
+                port.serve(horizon, |step, p| {
                     let cause = Cause::ALL[p.cause as usize];
-                    flights.deliver(step + 1, index as u32 % ports, p.transfer, cause);
+                    flights.deliver(step + 1, index as u32, p.transfer, cause);
                 });
             }
         }
@@ -327,18 +382,12 @@ impl Replies {
 }
 
 impl Flit {
-    fn advance(
-        &mut self,
-        horizon: u64,
-        rule: &PortRule,
-        dram: &mut Channels,
-        flights: &mut Flights,
-    ) {
+    fn advance(&mut self, horizon: u64, dram: &mut Channels, flights: &mut Flights) {
         let first_channel = self.first_channel;
         while self.net.now() < horizon {
             // Replies are known up to here; requests up to `horizon`.
-            let until = horizon.min(dram.earliest_reply(self.net.now()));
-            self.push_before(until, rule);
+            let until = horizon.min(dram.earliest_reply(Known::all(self.net.now())));
+            self.push_before(until);
             let mut out = std::mem::take(&mut self.out);
             self.net.advance(&self.spec, until, &mut out);
             for d in &out {
@@ -347,8 +396,7 @@ impl Flit {
                     let channel = (d.dst - first_channel) as usize;
                     dram.accept(
                         channel,
-                        d.cycle,
-                        packet,
+                        (d.cycle, packet),
                         |(channel, push, packet, cause)| {
                             let packet = Packet {
                                 pushed: push,
@@ -358,12 +406,12 @@ impl Flit {
                         },
                     );
                 } else {
-                    flights.deliver(d.cycle + 1, d.dst % rule.ports, packet.transfer, cause);
+                    flights.deliver(d.cycle + 1, d.dst, packet.transfer, cause);
                 }
             }
             out.clear();
             self.out = out;
-            dram.advance(until, |(channel, push, packet, cause)| {
+            dram.advance(Known::all(until), |(channel, push, packet, cause)| {
                 let packet = Packet {
                     pushed: push,
                     ..packet
@@ -374,7 +422,7 @@ impl Flit {
     }
 
     /// Hand the network every packet pushed before `until`: by step, cores' ports before channels.
-    fn push_before(&mut self, until: u64, rule: &PortRule) {
+    fn push_before(&mut self, until: u64) {
         let first_channel = self.first_channel;
         loop {
             let request = self.requests.front().map_or(u64::MAX, |(p, _)| p.pushed);
@@ -398,7 +446,7 @@ impl Flit {
                     false => (PacketKind::ReadRequest, self.control_flits),
                 };
                 let tag = self.packets.insert((packet, Cause::Noc));
-                let ends = (packet.source, first_channel + channel);
+                let ends = (packet.source.into(), first_channel + channel);
                 self.net
                     .push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
             } else {
@@ -410,9 +458,7 @@ impl Flit {
                     false => (PacketKind::ReadReply, self.data_flits),
                 };
                 let tag = self.packets.insert((packet, cause));
-                let port = rule.port(reply.1 as u32, &packet);
-                let node = packet.source / rule.ports * rule.ports + port;
-                let ends = (first_channel + reply.1 as u32, node);
+                let ends = (first_channel + reply.1 as u32, packet.reply_to.into());
                 self.net
                     .push_kind(&self.spec, packet.pushed, ends, flits, tag, kind);
             }

@@ -12,10 +12,14 @@ use super::flights::{Flights, Origin};
 use super::l2::L2Stats;
 use super::lines::{LineWalker, LinesError, Run};
 use super::noc::Noc;
+use super::simple::Credit;
 use super::{ChannelStats, Completion, NumaCounts, RowSpace};
 use crate::clock::Timeline;
 use crate::dram::{Area, DramStats, Frame};
 use crate::machine::Machine;
+
+/// Core steps worked at once.
+const PIECE: u64 = 256;
 
 /// A transfer being sent by a core's DMA.
 #[derive(Debug, Default)]
@@ -66,8 +70,10 @@ impl Numa {
 
 #[derive(Debug, Default)]
 struct Injector {
-    queue: VecDeque<Sending>,
-    spare: Vec<Sending>,
+    // Boxed: they are large, and move from end to end.
+    queue: VecDeque<Box<Sending>>,
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<Sending>>,
 }
 
 /// Every request of one run.
@@ -82,8 +88,13 @@ pub struct Requests {
     injectors: Vec<Injector>,
     numa: Option<Numa>,
     noc: Noc,
+    /// Core steps before this one are worked.
+    worked: u64,
     /// NoC steps before this one are injected.
     noc_step: u64,
+    /// No reply that is not yet known is delivered before this NoC step, whatever is pushed from
+    /// `noc_step` on.
+    unknown: u64,
     safe: u64,
     started: u64,
 }
@@ -103,7 +114,9 @@ impl Requests {
             injectors: (0..cores).map(|_| Injector::default()).collect(),
             numa: Numa::of(machine),
             noc: Noc::new(machine, Flights::new(cores, time.noc_to_core)),
+            worked: 0,
             noc_step: 0,
+            unknown: 0,
             safe: 0,
             started: 0,
         }
@@ -132,16 +145,35 @@ impl Requests {
             return Ok(0);
         }
         self.started += lines;
-        // A request passes the front queue in a later core step than the one it was sent in, and its
-        // reply is seen in a later one still.
-        self.safe = self.safe.min(step + 2);
         sending.run = None;
         sending.start = step;
         sending.taken = 0;
-        sending.transfer = self.noc.flights.start(core, token, origin, lines);
         sending.write = transfer.direction == Direction::Store;
+        let flights = &mut self.noc.flights;
+        let first = !flights.any();
+        sending.transfer = flights.start(core, token, origin, lines, sending.write);
         injector.queue.push_back(sending);
+        if first {
+            // Nothing is under way, so it meets an idle system.
+            self.worked = self.worked.max(step);
+            let push = self.time.core_to_noc.at_or_after(step);
+            self.unknown = self.unknown.max(self.noc.earliest_delivery(push));
+            self.safe = u64::MAX;
+        }
+        // It passes the front queue in a later core step than the one it is sent in, and its reply
+        // is seen in a later one still.
+        self.safe = self.safe.min(self.all_missing(lines).max(step + 2));
         Ok(lines)
+    }
+
+    /// First core step in which a transfer that misses so many replies may be seen to be complete: a
+    /// port takes one reply a step.
+    fn all_missing(&self, replies: u64) -> u64 {
+        let lanes = u64::from(self.ports.min(self.channels));
+        let more = replies.div_ceil(lanes).saturating_sub(1);
+        self.time
+            .noc_to_core
+            .after(self.unknown.saturating_add(more))
     }
 
     /// Whether any request has not been answered.
@@ -204,7 +236,7 @@ impl Requests {
     /// Everything before core step `now` is done: work the memory up to there.
     pub fn settle(&mut self, now: u64) {
         self.advance(now);
-        self.noc.settle(self.time.core_to_noc.at_or_after(now));
+        self.noc.dram.settle(now);
     }
 
     /// Words that [`Requests::canonical`] looks at beside what it appends, about.
@@ -233,11 +265,16 @@ impl Requests {
         self.noc.canonical(now, dram, noc, base, frame, out);
     }
 
-    /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
-    pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
+    /// Bandwidth credit per channel at core step `now`.
+    pub fn credit(&self, now: u64) -> Vec<Credit> {
         self.noc
             .dram
             .credit(self.time.core_to_dram.at_or_after(now))
+    }
+
+    /// Start to look for the least bandwidth credit left over.
+    pub fn reset_spare(&mut self) {
+        self.noc.dram.reset_spare();
     }
 
     /// Account for work that was jumped over: `times` times what happened since `before`, and
@@ -277,19 +314,16 @@ impl Requests {
     /// No transfer starts before core step `core_step` that has not been handed over: work
     /// everything up to there.
     pub fn advance(&mut self, core_step: u64) {
-        let horizon = self.time.core_to_noc.at_or_after(core_step);
-        self.inject(horizon);
-        let unknown = self.noc.advance(horizon);
-        // A port takes one reply a step, so a transfer's last reply is further away the more are
-        // missing.
+        // In pieces: what a piece injects is under way while it is worked, and should stay in the
+        // processor's caches.
+        while self.worked < core_step {
+            self.worked = core_step.min(self.worked.saturating_add(PIECE));
+            let horizon = self.time.core_to_noc.at_or_after(self.worked);
+            self.inject(horizon);
+            self.unknown = self.noc.advance(horizon, self.worked);
+        }
         let lanes = u64::from(self.ports.min(self.channels));
-        let more = self
-            .noc
-            .flights
-            .fewest_missing(lanes)
-            .div_ceil(lanes)
-            .saturating_sub(1);
-        self.safe = self.time.noc_to_core.after(unknown.saturating_add(more));
+        self.safe = self.all_missing(self.noc.flights.fewest_missing(lanes));
     }
 
     /// Inject every NoC step before `horizon`.
@@ -308,6 +342,7 @@ impl Requests {
                     ..
                 } = self;
                 let injector = &mut injectors[core];
+                let first_port = core as u32 * ports as u32;
                 let mut port = 0u64;
                 while let Some(sending) = injector.queue.front_mut() {
                     if sending.start > core_step {
@@ -329,19 +364,23 @@ impl Requests {
                         else {
                             break;
                         };
-                        let now = take.min(run.count);
-                        for line in run.first..run.first + now {
-                            let (channel, inner) = map.locate(line);
+                        let group = map.group(run.first);
+                        let now = take.min(run.count).min(group.lines);
+                        let by_line = noc.rule.of_line(group.inner);
+                        for i in 0..now {
+                            let channel = map.channel(&group, i);
                             if let Some(numa) = numa {
                                 numa.count(core, channel);
                             }
+                            let reply = by_line.unwrap_or_else(|| noc.rule.of_channel(channel));
                             let packet = Packet {
-                                line: inner,
-                                transfer: sending.transfer,
-                                source: core as u32 * ports as u32 + port as u32,
-                                write: sending.write,
-                                cause: 0,
+                                line: group.inner,
                                 pushed: step,
+                                transfer: sending.transfer,
+                                source: (first_port + port as u32) as u16,
+                                reply_to: (first_port + reply) as u16,
+                                write: sending.write,
+                                ..Packet::default()
                             };
                             noc.push(channel, packet);
                             port += 1;

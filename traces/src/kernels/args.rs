@@ -360,6 +360,34 @@ pub const RESOURCE_ARGS: &[Arg] = &[
     may("threads", Whole, "0", "threads a work-item takes"),
 ];
 
+impl Kind {
+    /// The option of this name, with `_` between words.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn option(&self, name: &str) -> Result<&'static Arg> {
+        let all = || self.args.iter().chain(COST_ARGS).chain(RESOURCE_ARGS);
+        all().find(|a| a.name == name).ok_or_else(|| {
+            let names = || all().map(|a| a.name);
+            let hint = match closest(name, names()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!(
+                    "{} takes {}",
+                    self.name,
+                    names().collect::<Vec<_>>().join(", ")
+                ),
+            };
+            TraceError::new(
+                ErrorCode::UnknownKey,
+                format!("options.{name}"),
+                format!("{} has no such option", self.name),
+            )
+            .with_hint(hint)
+        })
+    }
+}
+
 /// The kind of this name.
 ///
 /// # Errors
@@ -419,22 +447,7 @@ pub fn parse_args(
         } else if name == "threads" {
             resources.threads = whole(&path, text)?;
         } else {
-            let common = COST_ARGS.iter().chain(RESOURCE_ARGS);
-            let names = || kind.args.iter().chain(common.clone()).map(|a| a.name);
-            let hint = match closest(name, names()) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => format!(
-                    "{} takes {}",
-                    kind.name,
-                    names().collect::<Vec<_>>().join(", ")
-                ),
-            };
-            return Err(TraceError::new(
-                ErrorCode::UnknownKey,
-                path,
-                format!("{} has no such option", kind.name),
-            )
-            .with_hint(hint));
+            kind.option(name)?;
         }
     }
     if let Some(arg) = kind

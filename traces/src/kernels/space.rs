@@ -2,10 +2,13 @@
 //!
 //! Readers for the lists in use ([`read_json`]: Triton's and Inductor's configurations;
 //! [`read_tiles`]: PyTorchSim's candidate files), and [`matmul`], which makes a kernel of each entry.
+//! [`product`] makes kernels of any kind from values of some of their options.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::{CostModel, Kernel, KernelSpec, Matmul, bad};
+use super::{CostModel, Kernel, KernelSpec, Matmul, args, bad};
 use crate::error::{ErrorCode, TraceError, closest};
 
 type Result<T> = std::result::Result<T, TraceError>;
@@ -107,6 +110,54 @@ pub fn matmul(
         }
     };
     configs.iter().map(one).collect()
+}
+
+/// A name of a candidate and its kernel, or why it has none.
+pub type Named = (String, Result<KernelSpec>);
+
+/// Kernels of any kind with every combination of some options' values, the last option varying
+/// fastest; `options` are those that all share, as [`args::parse_args`] takes them. A combination that
+/// is no kernel does not spoil the others. Names are `option=value` with blanks between.
+///
+/// # Errors
+///
+/// An unknown kind, an option the kind does not have or that is given twice, or more than
+/// [`MAX_CONFIGS`] combinations.
+pub fn product(
+    kind: &str,
+    options: &BTreeMap<String, String>,
+    vary: &[(String, Vec<String>)],
+    cost: &CostModel,
+) -> Result<Vec<Named>> {
+    let kind = args::kind(kind)?;
+    let mut count = 1usize;
+    let mut seen: BTreeSet<String> = options.keys().map(|o| o.replace('-', "_")).collect();
+    for (name, values) in vary {
+        let plain = name.replace('-', "_");
+        let path = format!("options.{plain}");
+        kind.option(&plain)?;
+        if !seen.insert(plain) {
+            return Err(bad(&path, "given twice", "give it once"));
+        }
+        count = count.saturating_mul(values.len());
+        check_count(&path, count)?;
+    }
+    let one = |number: usize| {
+        let mut options = options.clone();
+        let mut words = Vec::with_capacity(vary.len());
+        let mut left = number;
+        for (name, values) in vary.iter().rev() {
+            let value = values.get(left % values.len().max(1));
+            left /= values.len().max(1);
+            let value = value.cloned().unwrap_or_default();
+            words.push(format!("{name}={value}"));
+            options.insert(name.clone(), value);
+        }
+        words.reverse();
+        let spec = args::parse_args(kind.name, &options, cost);
+        (words.join(" "), spec)
+    };
+    Ok((0..count).map(one).collect())
 }
 
 /// Reads configurations from JSON: a list of objects, or with `list` the list of that name (a path

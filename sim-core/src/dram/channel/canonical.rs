@@ -15,6 +15,7 @@ impl<const W: usize> Exact<W> {
         out: &mut Vec<u64>,
     ) {
         let clk = now + 1;
+        debug_assert_eq!(self.clk, clk);
         let tb = &spec.table;
         // What is past binds nobody. Most is, so only the rest is listed, by its place.
         let mut place = 0u64;
@@ -34,19 +35,18 @@ impl<const W: usize> Exact<W> {
                 clk - t + 1
             }
         };
-        for top in 0..tb.tops {
-            for &t in &at(&self.tops, top).ready {
-                sparse(later(t), out);
-            }
+        for &t in &self.channel_ready {
+            sparse(later(t), out);
         }
-        for group in 0..tb.groups {
-            for &t in at(&self.group_ready, group) {
-                sparse(later(t), out);
-            }
-        }
-        for b in 0..tb.banks {
-            for &t in &at(&self.banks, b).ready {
-                sparse(later(t), out);
+        for (ready, nodes) in [
+            (&self.top_ready, tb.tops),
+            (&self.group_ready, tb.groups),
+            (&self.bank_ready, tb.banks),
+        ] {
+            for of_command in ready {
+                for i in 0..nodes {
+                    sparse(later(*at(of_command, i)), out);
+                }
             }
         }
         for (last, e) in self.last.iter().zip(&tb.effects) {
@@ -111,7 +111,7 @@ impl<const W: usize> Exact<W> {
             if held {
                 let older = (0..tb.banks)
                     .filter(|&o| get(&self.held, o))
-                    .filter(|&o| at(&self.banks, o).holder_age < bank.holder_age)
+                    .filter(|&o| at(&self.holder_age, o) < at(&self.holder_age, b))
                     .count();
                 out.push(older as u64);
                 entry(&self.entries[bank.holder as usize], out);
@@ -132,7 +132,6 @@ impl<const W: usize> Exact<W> {
         if let Some(c) = self.cas {
             out.push(u64::from(c.bank) << 1 | u64::from(c.write));
             out.push(c.source as u64);
-            out.push(c.cmd as u64);
         }
         out.push(self.pending.iter().count() as u64);
         for p in self.pending.iter() {
