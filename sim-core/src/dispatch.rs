@@ -168,7 +168,22 @@ impl<'a> Dispatcher<'a> {
         self.items -= items;
     }
 
-    /// Append the state to `out`, steps relative to `now`, work-items to `base`.
+    /// The work-items that are bound and not delivered, by slot.
+    pub fn bound_items(&self) -> impl Iterator<Item = Option<&Prepared>> {
+        self.slots.iter().map(Option::as_ref)
+    }
+
+    /// Move the transfers of the work-item in a slot to other places.
+    pub fn replace(&mut self, slot: usize, first_bits: &[i128]) {
+        if let Some(Some(work)) = self.slots.get_mut(slot) {
+            for (transfer, &first) in work.item.transfers.iter_mut().zip(first_bits) {
+                transfer.first_bit = first;
+            }
+        }
+    }
+
+    /// Append the state to `out`, steps relative to `now`, work-items to `base`. Where bound ones lie
+    /// is no part of it.
     pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
         let count = match self.policy {
             DispatchPolicy::RoundRobin => self.next.len(),
@@ -178,10 +193,10 @@ impl<'a> Dispatcher<'a> {
         for slot in &self.slots {
             // An item that shares no version is like any other with its graph, wherever it stands;
             // one may be overtaken for long.
-            out.push(match slot {
-                None => u64::MAX,
-                Some(work) if work.graph.carries_nothing() => self.variant(work.index) as u64,
-                Some(work) => 4 + (work.index.wrapping_sub(base) & 0xffff_ffff),
+            out.extend(match slot {
+                None => [u64::MAX; 2],
+                Some(work) if work.graph.carries_nothing() => [self.variant(work.index) as u64, 0],
+                Some(work) => [4, work.index.wrapping_sub(base)],
             });
         }
         out.push(self.first_core as u64);

@@ -21,6 +21,10 @@
 //! Then items stand for those that lie whole periods behind, wherever they are in the grid; the rest
 //! of the run uses the places that come next in memory as if the grid were shorter.
 //!
+//! A work-item that waits at the dispatcher while others overtake it stays where it is. Nothing depends
+//! on its place while it waits; when periods are left out, it is moved back by what they would have
+//! moved on, so that it is as far behind as it would be.
+//!
 //! Bandwidth credit is not compared where it has held nothing up during the period: what a period
 //! adds or takes is added for every jumped period. Where it shrinks, only so many periods are jumped
 //! over that the least that was left over lasts; then the run goes on until it recurs again.
@@ -32,9 +36,10 @@
 //! counted in words looked at against steps and requests simulated. The saved state is replaced at
 //! growing distances (R. Brent, BIT 20, 1980), so any period is found within a few of its lengths.
 
+use tilesim_traces::launch::{OpKind, ResolvedIndirect, Transfer, WorkItem};
 use tilesim_traces::{Bound, Motion};
 
-use crate::cores::{Core, CoreStats};
+use crate::cores::{Core, CoreStats, Prepared};
 use crate::dispatch::Dispatcher;
 use crate::dram::{Area, Frame};
 use crate::memory::{Counts, Credit, Memory, RowSpace};
@@ -61,6 +66,8 @@ struct Seen {
     words: Vec<u64>,
     step: u64,
     base: u64,
+    /// Work-items bound and not delivered, by slot.
+    bound: Vec<Option<u64>>,
     credit: Vec<Credit>,
     cores: Vec<CoreStats>,
     counts: Counts,
@@ -166,16 +173,83 @@ struct Rows {
     space: RowSpace,
     /// Bits by which each area moves in a step of the course.
     steps: Vec<i128>,
+    /// The same by `dma` statement.
+    sites: Vec<(u32, i128)>,
+    /// No transfer lies behind this bit.
+    end_bit: i128,
+    /// Bits after which channels, banks and rows are the same.
+    round: i128,
 }
 
 impl Rows {
-    fn new(memory: &Memory, space: RowSpace, motions: &[Motion], axis: usize) -> Option<Rows> {
+    /// `period` bits are a period of the memory.
+    fn new(
+        memory: &Memory,
+        space: RowSpace,
+        motions: &[Motion],
+        axis: usize,
+        period: i128,
+    ) -> Option<Rows> {
         let (areas, steps) = areas(motions, axis, &space)?.into_iter().unzip();
+        let device = i128::from(space.step).checked_mul(i128::from(space.steps))? * 8;
         Some(Rows {
             frame: memory.frame(areas)?,
             space,
             steps,
+            sites: motions.iter().map(|m| (m.site, m.steps[axis])).collect(),
+            end_bit: motions.iter().map(|m| m.end_bit).max().unwrap_or(0),
+            round: (device / gcd(device, period)).checked_mul(period)?,
         })
+    }
+
+    /// Places of an item's transfers that are `steps` further behind those of all items to come. In
+    /// front of the first address they are put where nothing else is, in the rows they would have.
+    /// `None` if they would meet rows of others.
+    fn behind(&self, work: &Prepared, steps: u64) -> Option<Vec<i128>> {
+        let item = &work.item;
+        let mut places = vec![0; item.transfers.len()];
+        for op in &item.ops {
+            let OpKind::Dma(number) = op.kind else {
+                continue;
+            };
+            let transfer = item.transfers.get(number as usize)?;
+            let (_, step) = self.sites.iter().find(|(site, _)| *site == op.site)?;
+            let mut first = transfer.first_bit - step.checked_mul(i128::from(steps))?;
+            let (low, high) = reach(item, transfer);
+            if first + low < 0 {
+                let short = self.end_bit - (first + low);
+                first += short
+                    .div_euclid(self.round)
+                    .checked_add(1)?
+                    .checked_mul(self.round)?;
+            }
+            if first + high > 1 << 66 || self.meets(first + low, first + high, *step) {
+                return None;
+            }
+            *places.get_mut(number as usize)? = first;
+        }
+        Some(places)
+    }
+
+    /// Whether bits `first..end`, which move by `step`, may share rows with what moves otherwise.
+    fn meets(&self, first: i128, end: i128, step: i128) -> bool {
+        let [_, _, ..] = self.steps.as_slice() else {
+            return false;
+        };
+        let bits = i128::from(self.space.step) * 8;
+        let from = first.div_euclid(bits);
+        let length = (end - 1).div_euclid(bits) - from + 1;
+        let from = from.rem_euclid(i128::from(self.space.steps));
+        let to = from + length;
+        to > i128::from(self.space.steps)
+            || self
+                .frame
+                .areas()
+                .iter()
+                .zip(&self.steps)
+                .any(|(area, its)| {
+                    *its != step && from < i128::from(area.end) && i128::from(area.first) < to
+                })
     }
 
     /// The course has done so many steps.
@@ -186,6 +260,23 @@ impl Rows {
         }
         &self.frame
     }
+}
+
+/// First bit and end of what a transfer touches, from its first element.
+fn reach(item: &WorkItem, transfer: &Transfer) -> (i128, i128) {
+    let (mut low, mut high) = (0i128, 1i128);
+    for dim in item.dims.get(transfer.dims.range()).unwrap_or(&[]) {
+        let last = i128::from(dim.extent.saturating_sub(1)) * i128::from(dim.stride);
+        low += last.min(0);
+        high += last.max(0);
+    }
+    if let ResolvedIndirect::Indices(span) = transfer.indirect {
+        let indices = item.indices.get(span.range()).unwrap_or(&[]);
+        low += i128::from(indices.iter().copied().min().unwrap_or(0));
+        high += i128::from(indices.iter().copied().max().unwrap_or(0));
+    }
+    let bits = i128::from(transfer.element_bits);
+    (low * bits, high * bits)
 }
 
 /// The parts of memory that move along `axis` by different distances, and these in bits. `None` if
@@ -285,7 +376,7 @@ impl Warp {
         }
         let rows = match space {
             None => None,
-            Some(space) => Some(Rows::new(memory, space, &motions, course.axis)?),
+            Some(space) => Some(Rows::new(memory, space, &motions, course.axis, period)?),
         };
         Some(Warp {
             course,
@@ -346,8 +437,28 @@ impl Warp {
                 && period.is_multiple_of(self.unit)
                 && seen.words == self.words
                 && let Some((credit, most)) = credit_of_period(seen, s.now, s.memory)
+                && let Some(overtaken) = self.overtaken(seen, period, s.dispatcher)
             {
-                let jump = jump(seen, period, &credit, most, s)?;
+                let times = s.dispatcher.waiting_to_expand().saturating_sub(TAIL) / period;
+                let times = times.min(most);
+                let steps = times * (period / self.course.items);
+                let cycles = (s.now - seen.step)
+                    .checked_mul(times)
+                    .filter(|&cycles| times > 0 && cycles < 1 << 61)?;
+                let mut places = Vec::new();
+                for slot in overtaken {
+                    let rows = self.rows.as_ref()?;
+                    let work = s.dispatcher.bound_items().nth(slot)??;
+                    places.push((slot, rows.behind(work, steps)?));
+                    if rows.steps.len() > 1 {
+                        // It is outside of all areas now, and states cannot be compared any more.
+                        self.next_look = u64::MAX;
+                    }
+                }
+                for (slot, first_bits) in places {
+                    s.dispatcher.replace(slot, &first_bits);
+                }
+                let jump = jump(seen, period, &credit, times, cycles, s);
                 self.seen = None;
                 self.renew_at = self.looks + 1;
                 return Some(jump);
@@ -359,6 +470,9 @@ impl Warp {
             std::mem::swap(&mut seen.words, &mut self.words);
             seen.step = s.now;
             seen.base = base;
+            seen.bound.clear();
+            let bound = s.dispatcher.bound_items();
+            seen.bound.extend(bound.map(|work| work.map(|w| w.index)));
             seen.credit = s.memory.credit(s.now);
             s.memory.reset_spare();
             seen.cores.clear();
@@ -368,6 +482,34 @@ impl Warp {
             seen.started = s.memory.started();
         }
         None
+    }
+}
+
+impl Warp {
+    /// The slots whose work-items have been overtaken since `seen`: they stay where they are, and are
+    /// further behind now. `None` if a slot's items are at places that are not alike.
+    fn overtaken(
+        &self,
+        seen: &Seen,
+        period: u64,
+        dispatcher: &Dispatcher<'_>,
+    ) -> Option<Vec<usize>> {
+        let mut overtaken = Vec::new();
+        for (slot, (work, before)) in dispatcher.bound_items().zip(&seen.bound).enumerate() {
+            let (Some(work), &Some(before)) = (work, before) else {
+                continue;
+            };
+            if work.index.wrapping_sub(before) == period {
+                continue;
+            }
+            match self.rows {
+                // Nothing but the channels matters.
+                None if work.index % self.unit == before % self.unit => {}
+                Some(_) if work.index == before => overtaken.push(slot),
+                _ => return None,
+            }
+        }
+        Some(overtaken)
     }
 }
 
@@ -396,29 +538,23 @@ fn jump(
     seen: &Seen,
     period: u64,
     credit: &[i128],
-    most: u64,
+    times: u64,
+    cycles: u64,
     s: Situation<'_, '_>,
-) -> Option<Jump> {
-    let times = (s.dispatcher.waiting_to_expand().checked_sub(TAIL)? / period).min(most);
-    if times == 0 {
-        return None;
-    }
-    let cycles = (s.now - seen.step)
-        .checked_mul(times)
-        .filter(|&cycles| cycles < 1 << 61)?;
+) -> Jump {
     for (core, before) in s.cores.iter_mut().zip(&seen.cores) {
         core.jump(times, before);
     }
     let more: Vec<i128> = credit.iter().map(|c| c * i128::from(times)).collect();
     s.memory.jump(times, &seen.counts, &more);
     s.dispatcher.skip(times * period);
-    Some(Jump {
+    Jump {
         period,
         items: times * period,
         cycles,
         requests: (s.memory.started() - seen.started) * times,
         items_done: (s.items_done - seen.items_done) * times,
-    })
+    }
 }
 
 fn gcd(a: i128, b: i128) -> i128 {

@@ -36,7 +36,7 @@ fn both(
             };
             quick.exactness = full.exactness.clone();
             quick.identity = full.identity.clone();
-            assert_eq!(quick, full);
+            assert!(quick == full, "{}", difference(&quick, &full));
             (Ok(full), jumped)
         }
         (quick, full) => {
@@ -44,6 +44,18 @@ fn both(
             (full, 0)
         }
     }
+}
+
+/// Where two reports differ first, with some of what is around.
+fn difference(quick: &Report, full: &Report) -> String {
+    let (quick, full) = (format!("{quick:?}"), format!("{full:?}"));
+    let at = quick
+        .bytes()
+        .zip(full.bytes())
+        .position(|(a, b)| a != b)
+        .unwrap_or(0);
+    let part = |s: &str| -> String { s.chars().skip(at.saturating_sub(200)).take(400).collect() };
+    format!("quick: ...{}...\nfull: ...{}...", part(&quick), part(&full))
 }
 
 fn golden(path: &str) -> String {
@@ -350,6 +362,8 @@ fn random_programs_repeat_or_not_with_the_same_figures() {
     let total: u64 = std::env::var("TILESIM_RANDOM_CASES").map_or(300, |n| n.parse().unwrap());
     let (mut simple, mut banked) = (0, 0);
     for seed in 0..total {
+        // Shown when the test fails.
+        println!("seed {seed}");
         let mut case = long_case(seed);
         let trace = validate(case.trace).unwrap();
         let (_, jumped) = both(&case.machine, &trace, &case.args);

@@ -15,6 +15,8 @@ const MAX_ROWS: u128 = 1 << 20;
 /// How the transfers of one `dma` statement move with the program ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Motion {
+    /// The statement, as [`crate::launch::Op`] names it.
+    pub site: u32,
     /// Bits by which one step along each axis moves them.
     pub steps: [i128; 3],
     /// No work-item touches a bit before this one, counted from address 0 ...
@@ -37,6 +39,7 @@ impl DmaPlan {
             _ => at(self.offsets.hi.checked_add(shape.hi)?.checked_add(1)?)?,
         };
         Some(Motion {
+            site: self.site,
             steps,
             first_bit,
             end_bit,

@@ -45,7 +45,12 @@ impl Frame {
         })
     }
 
-    /// The areas, to move them.
+    /// The areas.
+    pub fn areas(&self) -> &[Area] {
+        &self.areas
+    }
+
+    /// The same, to move them.
     pub fn areas_mut(&mut self) -> &mut [Area] {
         &mut self.areas
     }
