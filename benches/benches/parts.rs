@@ -110,9 +110,9 @@ fn port(c: &mut Criterion) {
     group.finish();
 }
 
-/// What the channels hand to the reply ports in a golden run's first windows: per window, the steps
-/// and channels in the order in which the engine learns of them, and the step up to which it is
-/// complete. The lines are those of `gemm512_core_serial`'s first tile, 16 of them a step.
+/// What the DRAM channels of a golden machine return for a sequential stream, 16 lines a step: per
+/// window, the steps and channels in the order in which the engine learns of them, and the step up to
+/// which it is complete.
 fn replies() -> Vec<(Vec<(u64, u32)>, u64)> {
     const CHANNELS: u32 = 16;
     /// Steps that the engine works at once while transfers are under way, about.

@@ -270,8 +270,9 @@ pub async fn rank(
     telling.settled(&ranking).await?;
     let mut tasks = JoinSet::new();
     let mut running: HashMap<u64, (CoreJob, Arc<AtomicU64>)> = HashMap::new();
-    // One more than there are workers, so that none is idle while an outcome is handed on.
-    let at_once = runner.workers() + 1;
+    // One more than there are workers, so that none is idle while an outcome is handed on. Where
+    // candidates are pruned that one could begin although the outcome excludes it.
+    let at_once = runner.workers() + usize::from(options.top_k.is_none());
     let mut reports = 0_usize;
     loop {
         while tasks.len() < at_once

@@ -9,9 +9,9 @@ use allocation_counter::{AllocationInfo, measure};
 
 mod launches;
 use launches::{Loaded, load, load_beyond};
-use tilesim_core::machine::MemoryModel;
-use tilesim_core::{Progress, Watch, simulate};
-use tilesim_traces::validate;
+use tilesim_core::machine::{Machine, MemoryModel};
+use tilesim_core::{Launch, Progress, Watch, simulate};
+use tilesim_traces::{LaunchArgs, validate};
 
 /// What one run takes, loading aside, and its requests.
 fn run(loaded: &Loaded) -> (AllocationInfo, u64) {
@@ -185,8 +185,73 @@ fn golden_launches_stay_under_64_mib() {
         for machine in [SIMPLE, BANKED, "systolic_ws_256x256_c1_simple_noc_tpuv6e"] {
             let loaded = load(program, grid, machine);
             let peak = run(&loaded).0.bytes_max;
-            eprintln!("{program} {machine}: {peak} bytes");
             assert!(peak < 64 << 20, "{program} {grid} {machine}: {peak} bytes");
+        }
+    }
+}
+
+/// Whatever clocks and latencies a machine file has: how far apart things happen takes neither memory
+/// nor a look at every cycle between them (which would take hours here).
+#[test]
+fn extreme_clocks_take_no_more() {
+    let text = "tilesim trace 1
+kernel \"copy\"
+axes 1
+tensor A: 32 bit in [g0, 16384]
+tensor B: 32 bit out [g0, 16384]
+buffer b 65536
+body {
+  load A[p0 * 16384] dims [16384: 1] writes [b]
+  store B[p0 * 16384] dims [16384: 1] reads [b]
+}
+";
+    let trace = tilesim_traces::load_bytes("copy.tile", text.as_bytes()).unwrap();
+    let launch = Launch {
+        args: LaunchArgs {
+            grid: vec![16],
+            ..LaunchArgs::default()
+        },
+        ..Launch::default()
+    };
+    for clocks in 0..8 {
+        let mhz = [0, 1, 2].map(|clock| if clocks >> clock & 1 == 0 { 1 } else { 100_000 });
+        let slow = |channels| {
+            format!(
+                "noc: {{latency_cycles: 1000000}}
+dram: {{channels: {channels}, latency_cycles: 1000000, bytes_per_cycle: 0.001}}"
+            )
+        };
+        for rest in [
+            slow(16),
+            slow(1024),
+            "dram: {channels: 16, latency_cycles: 1}".to_owned(),
+            "dram: {channels: 16, model: banked, device: HBM2_TPUv3}".to_owned(),
+            "noc: {model: flit, topology: {crossbar: {ports: 18}}}
+dram: {channels: 16, latency_cycles: 1000}"
+                .to_owned(),
+        ] {
+            let banked = rest.contains("banked");
+            let dram_mhz = if banked {
+                String::new()
+            } else {
+                format!(", dram_mhz: {}", mhz[2])
+            };
+            let machine = Machine::from_yaml(&format!(
+                "clocks: {{core_mhz: {}, noc_mhz: {}{dram_mhz}}}
+cores: {{injection_ports: 2}}
+{rest}",
+                mhz[0], mhz[1]
+            ))
+            .unwrap();
+            let taken = measure(|| {
+                let report = simulate(&machine, &trace, &launch, &mut ()).unwrap();
+                assert_eq!(report.cores[0].requests, 2 * 16 * 2048);
+            });
+            assert!(
+                taken.bytes_max < 32 << 20,
+                "{mhz:?} MHz, {rest}: {} bytes at once",
+                taken.bytes_max
+            );
         }
     }
 }

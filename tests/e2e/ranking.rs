@@ -1,5 +1,6 @@
 //! Rankings and replays.
 
+use rustix::process::Signal;
 use tilesim_proto::v1::{self, CandidateStatus as Status};
 use tokio_stream::StreamExt as _;
 use tonic::Code;
@@ -359,6 +360,53 @@ async fn what_is_final_is_told_before_the_ranking_ends() {
     assert_eq!(last.unwrap().ranked.len(), 1);
     // The endless one never ran: its bound was enough.
     assert!(daemon.info().await.counters.unwrap().simulations <= 2);
+}
+
+#[tokio::test]
+async fn a_server_that_ends_says_which_candidates_it_gave_up() {
+    let mut daemon = Daemon::start(&["--workers", "1", "--drain-seconds", "0.2"]).await;
+    let slow = daemon.put("slow.tile", SLOW.as_bytes()).await.unwrap();
+    let failed = v1::Candidate {
+        key: "failed".into(),
+        launches: vec![],
+        pre_failure: Some(v1::Problem::default()),
+    };
+    let endless = |salt| slow_request(&slow, salt).launch.unwrap();
+    let question = v1::RankRequest {
+        machine: Some(machine()),
+        candidates: vec![
+            candidate("running", vec![endless(1)]),
+            failed,
+            candidate("waiting", vec![endless(2)]),
+        ],
+        top_k: 0,
+    };
+    let mut simulation = daemon.simulation();
+    let mut parts = simulation.rank(question).await.unwrap().into_inner();
+    daemon.wait_for("it runs", |i| i.running == 1).await;
+    daemon.signal(Signal::TERM);
+    let mut statuses = std::collections::BTreeMap::new();
+    let error = loop {
+        match parts.message().await {
+            Ok(Some(part)) => match part.part.unwrap() {
+                v1::rank_response::Part::Outcome(o) => {
+                    let before = statuses.insert(o.key.clone(), o.status());
+                    assert_eq!(before, None, "each once");
+                }
+                v1::rank_response::Part::Order(_) => panic!("an order of what never ended"),
+            },
+            Ok(None) => panic!("the stream ended well"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+    let want = [
+        ("failed", Status::Failed),
+        ("running", Status::Cancelled),
+        ("waiting", Status::Cancelled),
+    ];
+    assert_eq!(statuses, want.map(|(k, s)| (k.to_owned(), s)).into());
+    daemon.ended().await;
 }
 
 #[tokio::test]

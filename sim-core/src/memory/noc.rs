@@ -219,7 +219,7 @@ impl Noc {
                     for port in ports {
                         port.canonical(noc, out, &name);
                     }
-                    for (step, channel, reply) in coming.iter() {
+                    for (step, channel, reply) in coming.waiting() {
                         out.push(step.wrapping_sub(noc));
                         out.push(u64::from(reply.port));
                         out.push(u64::from(channel) << 8 | u64::from(reply.cause));

@@ -18,7 +18,7 @@ use crate::clock::Timeline;
 use crate::dram::{Area, DramStats, Frame};
 use crate::machine::Machine;
 
-/// Core steps worked at once.
+/// Steps worked at once, of the core's and the NoC's clock.
 const PIECE: u64 = 256;
 
 /// A transfer being sent by a core's DMA.
@@ -317,7 +317,14 @@ impl Requests {
         // In pieces: what a piece injects is under way while it is worked, and should stay in the
         // processor's caches.
         while self.worked < core_step {
-            self.worked = core_step.min(self.worked.saturating_add(PIECE));
+            let piece = if self.injectors.iter().all(|i| i.queue.is_empty()) {
+                core_step
+            } else {
+                let in_noc = self.noc_step.saturating_add(PIECE);
+                let in_noc = self.time.noc_to_core.last_at_or_before(in_noc);
+                self.worked.saturating_add(PIECE).max(in_noc)
+            };
+            self.worked = core_step.min(piece);
             let horizon = self.time.core_to_noc.at_or_after(self.worked);
             self.inject(horizon);
             self.unknown = self.noc.advance(horizon, self.worked);
@@ -355,7 +362,10 @@ impl Requests {
                         - sending.taken;
                     let mut take = ready.min(ports - port);
                     if take == 0 {
-                        next_start = 0;
+                        // With all ports taken the next NoC step may send, else only the next core
+                        // step has more to send.
+                        let next = if ready == 0 { core_step + 1 } else { 0 };
+                        next_start = next_start.min(next);
                         break;
                     }
                     sending.taken += take;
@@ -395,9 +405,6 @@ impl Requests {
                     {
                         injector.spare.push(done);
                     }
-                }
-                if !injector.queue.is_empty() && next_start == u64::MAX {
-                    next_start = 0;
                 }
             }
             self.noc_step = match next_start {
