@@ -427,12 +427,19 @@ fn a_kernel_is_written_and_simulated() {
         written["trace"]["params"],
         json!({"K": 130, "M": 200, "N": 150})
     );
-    let again = write(&["-o", &container]);
-    assert_eq!(written["trace"]["digest"], again["trace"]["digest"]);
+    for other in [&container, &file("mm")] {
+        let again = write(&["-o", other]);
+        assert_eq!(written["trace"]["digest"], again["trace"]["digest"]);
+    }
+    let bytes = |path: &str| std::fs::read(path).unwrap();
+    assert_eq!(bytes(&file("mm")), bytes(&text));
     // The launch in one more command, and the same said with flags.
     let machine = ["-m", "tpuv3_simple_dram", "--json"];
-    let from_file = [&["simulate", "--launch", &launch], &machine[..]].concat();
-    let from_file = run_json(0, "simulate-output", &from_file);
+    let from_file = run_json(
+        0,
+        "simulate-output",
+        &["simulate", "--launch", &launch, "--json"],
+    );
     let flags = [
         &["simulate", container.as_str(), "--grid", "12"],
         &["--param", "M=200", "--param", "N=150", "--param", "K=130"][..],
@@ -441,6 +448,18 @@ fn a_kernel_is_written_and_simulated() {
     let flags = run_json(0, "simulate-output", &flags.concat());
     assert_eq!(from_file["cycles"], flags["cycles"]);
     assert_eq!(from_file["identity"], flags["identity"]);
+    // The machine that the file names gives way to one that is named here.
+    let other = ["simulate", "--launch", &launch, "-m", "tpuv3", "--json"];
+    let other = run_json(0, "simulate-output", &other);
+    assert_ne!(
+        from_file["identity"]["machine"],
+        other["identity"]["machine"]
+    );
+    // It is a line of a replay, too.
+    let line: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&launch).unwrap()).unwrap();
+    crate::schemas::check("replay-list", &line);
+    assert_eq!(line["machine"], "tpuv3_simple_dram");
 }
 
 #[test]

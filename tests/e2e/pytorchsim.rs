@@ -10,7 +10,10 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::daemon::{program, repository, sample};
+use crate::{
+    daemon::{program, repository, sample},
+    schemas::check,
+};
 
 fn tilesim(arguments: &[&str]) -> Output {
     Command::new(program("tilesim"))
@@ -31,8 +34,16 @@ fn run(code: i32, arguments: &[&str]) -> String {
     if code == 0 { out } else { errors.into_owned() }
 }
 
+/// The output of a verb, held against its schema.
 fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&run(0, arguments)).unwrap()
+    let value = serde_json::from_str(&run(0, arguments)).unwrap();
+    let verb = match arguments {
+        ["machine", "import", ..] => "machine-import",
+        [verb, ..] => verb,
+        [] => "",
+    };
+    check(&format!("{verb}-output"), &value);
+    value
 }
 
 fn text(path: &Path) -> &str {

@@ -31,7 +31,7 @@ pub struct Pytorchsim {
     /// The kernel's folder: the producer's C++ source, `trace_cycles.tsv` or `m5out/stats.txt`, and
     /// what else PyTorchSim writes beside them.
     folder: PathBuf,
-    /// File to write: `.tile` for the text form, `.tilec` for the binary container. Without it only
+    /// File to write: `.tile` (or nothing) for the text form, `.tilec` for the binary container. Without it only
     /// the report is printed.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,

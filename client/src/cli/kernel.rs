@@ -43,7 +43,7 @@ struct Common {
     /// Change a value of the machine, for example `cores.vector_lanes=256`.
     #[arg(long = "set", value_name = "PATH=VALUE", value_parser = cli_args::pair, requires = "machine")]
     set: Vec<(String, String)>,
-    /// Trace to write: `.tile` for the text form, `.tilec` for the binary container. With --vary or
+    /// Trace to write: `.tile` (or nothing) for the text form, `.tilec` for the binary container. With --vary or
     /// --configs, the folder to write the traces and `candidates.json` into.
     #[arg(long, short, value_name = "PATH")]
     output: PathBuf,
@@ -207,12 +207,28 @@ struct CandidateJson {
     error: Option<Problem>,
 }
 
+/// The machine as files name it.
 #[derive(Serialize)]
-struct CandidatesJson {
+struct MachineJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     machine: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     set: BTreeMap<String, String>,
+}
+
+/// A launch with its machine ([`super::lists::LaunchLine`]).
+#[derive(Serialize)]
+struct LaunchLineJson {
+    #[serde(flatten)]
+    machine: MachineJson,
+    #[serde(flatten)]
+    launch: LaunchJson,
+}
+
+#[derive(Serialize)]
+struct CandidatesJson {
+    #[serde(flatten)]
+    machine: MachineJson,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_k: Option<u32>,
     candidates: Vec<CandidateJson>,
@@ -301,6 +317,22 @@ impl Kernel {
         })
     }
 
+    /// The machine, as a file in any folder names it.
+    fn machine(&self) -> MachineJson {
+        // A machine's file is found from here.
+        let machine = self.common.machine.clone().map(|name| {
+            let path = Path::new(&name);
+            match path.is_file().then(|| path.canonicalize()) {
+                Some(Ok(path)) => path.display().to_string(),
+                _ => name,
+            }
+        });
+        MachineJson {
+            machine,
+            set: self.common.set.iter().cloned().collect(),
+        }
+    }
+
     /// The kernels of a list; none if it is to be one kernel.
     #[allow(clippy::type_complexity)]
     fn specs(
@@ -370,12 +402,15 @@ impl Kernel {
         write(&common.output, &bytes)?;
         let launch = LaunchJson::new(String::new(), args);
         if let Some(path) = &common.launch {
-            let entry = LaunchJson {
-                trace: beside(path, &common.output),
-                grid: launch.grid.clone(),
-                params: launch.params.clone(),
+            let line = LaunchLineJson {
+                machine: self.machine(),
+                launch: LaunchJson {
+                    trace: beside(path, &common.output),
+                    grid: launch.grid.clone(),
+                    params: launch.params.clone(),
+                },
             };
-            write_json(path, &entry)?;
+            write_json(path, &line)?;
         }
         Ok(WrittenJson {
             kernel: self.kind.name,
@@ -429,17 +464,8 @@ impl Kernel {
             traces: traces.len(),
             failed: candidates.iter().filter(|c| c.error.is_some()).count(),
         };
-        // A machine's file is found from here, the list's folder may be anywhere.
-        let machine = common.machine.clone().map(|name| {
-            let path = Path::new(&name);
-            match path.is_file().then(|| path.canonicalize()) {
-                Some(Ok(path)) => path.display().to_string(),
-                _ => name,
-            }
-        });
         let all = CandidatesJson {
-            machine,
-            set: common.set.iter().cloned().collect(),
+            machine: self.machine(),
             top_k: common.top_k,
             candidates,
         };

@@ -65,6 +65,41 @@ impl LaunchEntry {
     }
 }
 
+/// A launch with its machine: a line of a replay, or the file that `simulate --launch` takes.
+pub struct LaunchLine {
+    /// A name for it.
+    pub key: Option<String>,
+    /// Machine: a preset's name or a file.
+    pub machine: Option<String>,
+    /// Machine settings by path.
+    pub set: BTreeMap<String, serde_json::Value>,
+    /// What to launch.
+    pub launch: LaunchEntry,
+}
+
+impl LaunchLine {
+    /// Reads one.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        /// What is not of the launch is taken off first: the launch refuses keys that it does not know.
+        #[derive(Deserialize)]
+        struct Line {
+            key: Option<String>,
+            machine: Option<String>,
+            #[serde(default)]
+            set: BTreeMap<String, serde_json::Value>,
+            #[serde(flatten)]
+            launch: serde_json::Map<String, serde_json::Value>,
+        }
+        let line: Line = serde_json::from_str(text)?;
+        Ok(LaunchLine {
+            key: line.key,
+            machine: line.machine,
+            set: line.set,
+            launch: serde_json::from_value(serde_json::Value::Object(line.launch))?,
+        })
+    }
+}
+
 /// Traces and machines that a list names, each read once. A failure is remembered as well.
 #[derive(Default)]
 pub struct Files {
@@ -120,6 +155,12 @@ pub fn overrides(set: &BTreeMap<String, serde_json::Value>) -> Vec<(String, Stri
             (path.clone(), value)
         })
         .collect()
+}
+
+/// Neither the command line nor the list, at `place`, names a machine.
+pub fn no_machine(place: String) -> ServiceError {
+    ServiceError::invalid("client.no_machine", place, "no machine is named")
+        .hint("name one with --machine, or in the file")
 }
 
 /// A list that cannot be read.

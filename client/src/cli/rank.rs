@@ -179,17 +179,8 @@ impl Rank {
             .hint("list at least one"));
         }
         let mut files = Files::default();
-        let machine = match (&self.machine, &file.machine) {
-            (Some(machine), _) | (None, Some(machine)) => machine,
-            (None, None) => {
-                return Err(ServiceError::invalid(
-                    "client.no_machine",
-                    "machine",
-                    "no machine is named",
-                )
-                .hint("name one with --machine, or in the file"));
-            }
-        };
+        let machine = self.machine.as_ref().or(file.machine.as_ref());
+        let machine = machine.ok_or_else(|| lists::no_machine("machine".to_owned()))?;
         let mut overrides = lists::overrides(&file.set);
         overrides.extend(self.set.iter().cloned());
         let machine = files.machine(path, machine, overrides)?;

@@ -25,7 +25,7 @@ pub struct Record {
     /// The producer's shape arguments; for most producers, work-items along each axis.
     #[arg(long, value_delimiter = ',', required = true, value_name = "N,...")]
     grid: Vec<i64>,
-    /// File to write: `.tile` for the text form, `.tilec` for the binary container.
+    /// File to write: `.tile` (or nothing) for the text form, `.tilec` for the binary container.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// Cycles and overlap of each compute tile [default: trace_cycles.tsv or cycles.tsv beside the

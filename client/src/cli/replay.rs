@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tilesim_server::{
     error::{Problem, ServiceError},
     runner::RunResult,
@@ -20,7 +20,7 @@ use super::{
     Failure, Outcome,
     args::WhereArgs,
     files, list_outcome,
-    lists::{self, Files, LaunchEntry},
+    lists::{self, Files, LaunchLine},
     output::ResultJson,
     progress::Bar,
 };
@@ -42,19 +42,6 @@ pub struct Replay {
     /// Print errors as JSON.
     #[arg(long)]
     json: bool,
-}
-
-/// A line of the list.
-#[derive(Deserialize)]
-struct Line {
-    #[serde(default)]
-    key: Option<String>,
-    #[serde(default)]
-    machine: Option<String>,
-    #[serde(default)]
-    set: BTreeMap<String, serde_json::Value>,
-    #[serde(flatten)]
-    launch: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A line of the output.
@@ -131,27 +118,17 @@ impl Replay {
                 continue;
             }
             let syntax = |e| lists::syntax(&self.list, Some(number + 1), &e);
-            let line: Line = serde_json::from_str(text).map_err(syntax)?;
-            let launch: LaunchEntry =
-                serde_json::from_value(serde_json::Value::Object(line.launch)).map_err(syntax)?;
+            let line = LaunchLine::parse(text).map_err(syntax)?;
             let key = line.key.unwrap_or_else(|| entries.len().to_string());
-            let machine = line
-                .machine
-                .as_ref()
-                .or(self.machine.as_ref())
-                .ok_or_else(|| {
-                    ServiceError::invalid(
-                        "client.no_machine",
-                        format!("{}: line {}", self.list.display(), number + 1),
-                        "no machine is named",
-                    )
-                    .hint("name one with --machine, or in the line")
-                })?;
+            let machine = line.machine.as_ref().or(self.machine.as_ref());
+            let machine = machine.ok_or_else(|| {
+                lists::no_machine(format!("{}: line {}", self.list.display(), number + 1))
+            })?;
             let overrides = lists::overrides(&line.set);
             let item = || {
                 let machine = files.machine(&self.list, machine, overrides)?;
-                let trace = files.trace(&self.list, &launch.trace)?;
-                let launch = launch.launch(&trace)?;
+                let trace = files.trace(&self.list, &line.launch.trace)?;
+                let launch = line.launch.launch(&trace)?;
                 Ok((key.clone(), machine, trace.digest, launch))
             };
             let item = item();

@@ -188,7 +188,7 @@ fn describe(file: &files::TraceFile) -> String {
 pub struct Convert {
     /// Trace file, in any encoding.
     trace: PathBuf,
-    /// File to write: `.tile` for the text form, `.tilec` for the binary container.
+    /// File to write: `.tile` (or nothing) for the text form, `.tilec` for the binary container.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// Encoding, whatever the file's extension.
@@ -232,12 +232,12 @@ pub fn encode(
     }
 }
 
-/// The encoding that an extension names.
+/// The encoding that an extension names; without one, text.
 pub fn check_extension(path: &Path) -> Result<Encoding, ServiceError> {
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("tile" | "txt") => Ok(Encoding::Text),
-        Some("tilec" | "bin") => Ok(Encoding::Binary),
-        _ => Err(ServiceError::invalid(
+    match path.extension().map(|e| e.to_str()) {
+        None | Some(Some("tile" | "txt")) => Ok(Encoding::Text),
+        Some(Some("tilec" | "bin")) => Ok(Encoding::Binary),
+        Some(_) => Err(ServiceError::invalid(
             "client.bad_extension",
             path.display().to_string(),
             "the extension names no encoding that can be written",
