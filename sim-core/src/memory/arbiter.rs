@@ -363,6 +363,7 @@ impl Arbiter {
             }
         }
         let mut at = self.clock.coming;
+        out.push(self.clock.coming_end.wrapping_sub(at).into());
         while at != self.clock.coming_end {
             let source = self.coming[at as usize & (self.coming.len() - 1)];
             let head = self.queues[usize::from(source)].head;

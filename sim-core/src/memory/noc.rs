@@ -219,7 +219,9 @@ impl Noc {
                     for port in ports {
                         port.canonical(noc, out, &name);
                     }
-                    for (step, channel, reply) in coming.waiting() {
+                    let coming = coming.waiting();
+                    out.push(coming.len() as u64);
+                    for (step, channel, reply) in coming {
                         out.push(step.wrapping_sub(noc));
                         out.push(u64::from(reply.port));
                         out.push(u64::from(channel) << 8 | u64::from(reply.cause));

@@ -138,6 +138,7 @@ impl<const W: usize> Exact<W> {
             out.extend([later(p.depart), p.cause as u64]);
             name(p.tag, out);
         }
+        out.push(self.front.iter().count() as u64);
         for f in self.front.iter() {
             out.push(f.at.wrapping_sub(clk));
             out.extend(frame.addr(f.addr));
