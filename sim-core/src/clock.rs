@@ -70,7 +70,8 @@ fn narrow(x: u128) -> u64 {
     u64::try_from(x).unwrap_or(u64::MAX)
 }
 
-fn gcd(mut a: u64, mut b: u64) -> u64 {
+/// Greatest common divisor.
+pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

@@ -49,7 +49,8 @@ pub struct Dispatcher<'a> {
     next: Vec<u64>,
     first_core: usize,
     items: u64,
-    /// Work-items jumped over: item k stands for item k + `skipped` of the launch.
+    /// Work-items jumped over: item k does, where it stands, what item k + `skipped` of the launch
+    /// does elsewhere.
     skipped: u64,
     delivered: u64,
     out_of_bounds: u64,
@@ -165,12 +166,24 @@ impl<'a> Dispatcher<'a> {
     pub fn skip(&mut self, items: u64) {
         self.skipped += items;
         self.items -= items;
-        self.summaries
-            .iter_mut()
-            .for_each(|(known, _)| *known = None);
     }
 
-    /// Append the state to `out`, steps relative to `now`, work-items to `base`.
+    /// The work-items that are bound and not delivered, by slot.
+    pub fn bound_items(&self) -> impl Iterator<Item = Option<&Prepared>> {
+        self.slots.iter().map(Option::as_ref)
+    }
+
+    /// Move the transfers of the work-item in a slot to other places.
+    pub fn replace(&mut self, slot: usize, first_bits: &[i128]) {
+        if let Some(Some(work)) = self.slots.get_mut(slot) {
+            for (transfer, &first) in work.item.transfers.iter_mut().zip(first_bits) {
+                transfer.first_bit = first;
+            }
+        }
+    }
+
+    /// Append the state to `out`, steps relative to `now`, work-items to `base`. Where bound ones lie
+    /// is no part of it.
     pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
         let count = match self.policy {
             DispatchPolicy::RoundRobin => self.next.len(),
@@ -180,10 +193,10 @@ impl<'a> Dispatcher<'a> {
         for slot in &self.slots {
             // An item that shares no version is like any other with its graph, wherever it stands;
             // one may be overtaken for long.
-            out.push(match slot {
-                None => u64::MAX,
-                Some(work) if work.graph.carries_nothing() => self.variant(work.index) as u64,
-                Some(work) => 4 + (work.index.wrapping_sub(base) & 0xffff_ffff),
+            out.extend(match slot {
+                None => [u64::MAX; 2],
+                Some(work) if work.graph.carries_nothing() => [self.variant(work.index) as u64, 0],
+                Some(work) => [4, work.index.wrapping_sub(base)],
             });
         }
         out.push(self.first_core as u64);
@@ -335,8 +348,8 @@ impl<'a> Dispatcher<'a> {
     fn prepare(&mut self, index: u64) -> Result<Prepared, SimError> {
         let mut work = self.pool.pop().unwrap_or_default();
         work.index = index;
-        let pid = self.bound.pid(index + self.skipped);
-        self.bound.expand(pid, &mut work.item)?;
+        self.bound.expand(self.bound.pid(index), &mut work.item)?;
+        work.item.pid = self.bound.pid(index + self.skipped);
         self.out_of_bounds += work.item.out_of_bounds;
         let (first, last) = (index == 0, index + 1 == self.items);
         let variant = self.variant(index);
@@ -447,7 +460,7 @@ impl<'a> Dispatcher<'a> {
     fn summary(&mut self, index: u64) -> Result<&Summary, SimError> {
         let at = (index % REMEMBERED) as usize;
         if self.summaries[at].0 != Some(index) {
-            let pid = self.bound.pid(index + self.skipped);
+            let pid = self.bound.pid(index);
             self.bound.expand(pid, &mut self.scratch)?;
             let (known, summary) = &mut self.summaries[at];
             self.builder.summary(&self.context, &self.scratch, summary);

@@ -6,7 +6,8 @@ mod dram_common;
 use dram_common::{golden_text, run_one, stream};
 use proptest::prelude::*;
 use tilesim_core::dram::{
-    Bus, Channel, Cmd, CommandRecord, Constraint, DramSpec, Field, PRESETS, Refresh, RowPolicy,
+    Area, Bus, Channel, Cmd, CommandRecord, Constraint, DramSpec, Field, Frame, PRESETS, Refresh,
+    RowPolicy,
 };
 
 fn preset(name: &str) -> DramSpec {
@@ -457,7 +458,13 @@ fn canonical_states_recur() {
             let now = start + 60;
             ch.advance(&spec, now, &mut Vec::new());
             let mut out = Vec::new();
-            ch.canonical(&spec, now, base, &mut out);
+            let all = Area {
+                first: 0,
+                end: u64::MAX,
+                moved: base.into(),
+            };
+            let frame = Frame::new(&spec, vec![all]).unwrap();
+            ch.canonical(&spec, now, &frame, &mut |_, _| {}, &mut out);
             out
         };
         assert!(state(1000, 7, 7) == state(77_000, 1007, 1007), "{name}");

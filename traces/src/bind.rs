@@ -21,7 +21,7 @@ pub struct Bound {
     /// Axes, slowest first.
     order: [u8; 3],
     /// Item numbers in dispatch order, when an order key exists.
-    keyed: Option<Vec<u32>>,
+    pub(crate) keyed: Option<Vec<u32>>,
     uniform: bool,
     pub(crate) program: Program,
 }
@@ -117,14 +117,9 @@ impl Bound {
         self.uniform
     }
 
-    /// How far, in bits, one step along each axis moves every transfer of the body: one entry per
-    /// `dma` statement. `None` unless control is uniform, work-items are dispatched in axis order,
-    /// every offset is affine in the program ids and no transfer can leave its tensor.
-    pub fn transfer_steps(&self) -> Option<Vec<[i128; 3]>> {
-        if !self.uniform || self.keyed.is_some() {
-            return None;
-        }
-        self.program.transfer_steps()
+    /// The axes in the order of dispatch, the slowest first.
+    pub fn axes(&self) -> [usize; 3] {
+        self.order.map(usize::from)
     }
 
     /// The program ids of the work-item that is dispatched as number `index`, from 0. An index

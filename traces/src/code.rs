@@ -154,6 +154,9 @@ pub(crate) struct Pool {
     insts: Vec<Inst>,
 }
 
+/// What one step of each program id adds to a value; `None` when that is not always the same.
+pub(crate) type PidSteps = Option<[i64; 3]>;
+
 /// A compiled expression with what is known about it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compiled {
@@ -167,6 +170,11 @@ impl Compiled {
     /// Whether the value depends on any slot of a set.
     pub fn uses_any(&self, slots: u32) -> bool {
         self.uses & slots != 0
+    }
+
+    /// Whether it is a sum of multiples of slots, which always has a value.
+    pub fn is_affine(&self) -> bool {
+        !matches!(self.code, Code::Program { .. })
     }
 }
 
@@ -252,25 +260,33 @@ impl Pool {
         }
     }
 
-    /// What one step of each program id adds to an affine expression; `None` for another.
-    pub fn pid_steps(&self, code: Code) -> Option<[i64; 3]> {
-        let mut steps = [0i64; 3];
-        let mut add = |slot: u8, mul: i64| {
-            if let Some(step) = steps.get_mut(usize::from(slot)) {
-                *step += mul;
-            }
-        };
-        match code {
-            Code::Const(_) => {}
-            Code::Linear1 { slot, mul, .. } => add(slot, mul),
-            Code::Linear { start, end, .. } => {
-                for &(slot, mul) in self.terms.get(start as usize..end as usize)? {
-                    add(slot, mul);
-                }
-            }
-            Code::Program { .. } => return None,
+    /// What one step of each program id adds to an expression; `None` unless it is affine in them.
+    /// `varied` are the slots that differ between work-items, `steps` what a step of each program id
+    /// adds to them.
+    pub fn pid_steps(&self, e: &Compiled, varied: u32, steps: &[PidSteps]) -> PidSteps {
+        if !e.uses_any(varied) {
+            return Some([0; 3]);
         }
-        Some(steps)
+        let one;
+        let terms: &[(u8, i64)] = match e.code {
+            Code::Const(_) => &[],
+            Code::Linear1 { slot, mul, .. } => {
+                one = [(slot, mul)];
+                &one
+            }
+            Code::Linear { start, end, .. } => self.terms.get(start as usize..end as usize)?,
+            Code::Program { .. } => return None,
+        };
+        let mut sum = [0i64; 3];
+        for &(slot, mul) in terms {
+            if varied >> slot & 1 == 0 {
+                continue;
+            }
+            for (sum, step) in sum.iter_mut().zip((*steps.get(usize::from(slot))?)?) {
+                *sum = sum.checked_add(step.checked_mul(mul)?)?;
+            }
+        }
+        Some(sum)
     }
 
     fn push_terms(&mut self, terms: &[(u8, i64)]) -> (u32, u32) {

@@ -1,7 +1,7 @@
 //! The body of a trace, compiled for one launch: a flat list of steps and the pools they share.
 
 use crate::bind::BoundTensor;
-use crate::code::{Code, Compiled, Pool, Range, Scope};
+use crate::code::{Code, Compiled, PidSteps, Pool, Range, Scope};
 use crate::error::{ErrorCode, TraceError};
 use crate::launch::{Op, OpKind, ResolvedDim, ResolvedIndirect, Span, Transfer};
 use crate::limits::Limits;
@@ -22,6 +22,8 @@ pub(crate) struct Program {
     pub dmas: Vec<DmaPlan>,
     pub dyn_dims: Vec<DynDim>,
     pub dyn_indices: Vec<Code>,
+    /// A loop starts or ends at a value that depends on program ids and is not affine in them.
+    pub curved: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +98,9 @@ pub(crate) struct DmaPlan {
     pub reads: Span,
     pub writes: Span,
     pub offset: Code,
+    /// What a step of each program id adds to the offset, and all values it has.
+    pub steps: PidSteps,
+    pub offsets: Range,
     /// `Some` when dims and indices are the same in every work-item.
     pub shape: Option<Shape>,
     /// Dims to evaluate when `shape` is `None`: a span of [`Program::dyn_dims`].
@@ -111,25 +116,6 @@ pub(crate) struct DmaPlan {
     /// The ranges prove that no work-item leaves the tensor.
     pub in_bounds: bool,
     pub cost: u64,
-}
-
-impl Program {
-    /// See [`crate::Bound::transfer_steps`].
-    pub fn transfer_steps(&self) -> Option<Vec<[i128; 3]>> {
-        let mut steps = Vec::with_capacity(self.dmas.len());
-        for dma in &self.dmas {
-            if dma.shape.is_none() || dma.lines.is_some() || !dma.in_bounds {
-                return None;
-            }
-            let bits = i128::from(dma.template.element_bits);
-            steps.push(
-                self.pool
-                    .pid_steps(dma.offset)?
-                    .map(|step| i128::from(step) * bits),
-            );
-        }
-        Some(steps)
-    }
 }
 
 /// Adds up the shape of a transfer from its resolved dims.
@@ -226,6 +212,7 @@ pub(crate) fn compile(
         program: Program::default(),
         uniform: true,
         varied: 0b111,
+        pid_steps: vec![Some([1, 0, 0]), Some([0, 1, 0]), Some([0, 0, 1])],
         site: 0,
         open_run: false,
     };
@@ -243,6 +230,8 @@ struct Compiler<'a> {
     /// Slots whose value differs between work-items: program ids, and variables of loops that start
     /// at different values.
     varied: u32,
+    /// What a step of each program id adds to each slot.
+    pid_steps: Vec<PidSteps>,
     site: u32,
     /// The last step is a run of ops that may grow.
     open_run: bool,
@@ -350,6 +339,13 @@ impl Compiler<'_> {
             .slots
             .push(variable_range(lo.range, hi.range, step.range));
         let bit = 1u32.wrapping_shl(slot.into());
+        let steps = self
+            .program
+            .pool
+            .pid_steps(&lo, self.varied, &self.pid_steps);
+        self.program.curved |= steps.is_none() || hi.uses_any(self.varied) && !hi.is_affine();
+        self.pid_steps.truncate(usize::from(slot));
+        self.pid_steps.push(steps);
         if lo.uses_any(self.varied) {
             self.varied |= bit;
         }
@@ -521,6 +517,11 @@ impl Compiler<'_> {
             reads,
             writes,
             offset: offset.code,
+            steps: self
+                .program
+                .pool
+                .pid_steps(&offset, self.varied, &self.pid_steps),
+            offsets: offset.range,
             shape: None,
             dims: Span::default(),
             indices: Span::default(),

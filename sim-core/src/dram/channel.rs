@@ -16,6 +16,8 @@
 //! Row commands may have many candidates. A mask holds the banks that a rule at their bank or bank group may still
 //! delay; it is cleared bank by bank as rules expire, and the others need only their ages compared.
 
+mod canonical;
+
 use std::collections::VecDeque;
 
 use super::ring::Ring;
@@ -624,134 +626,6 @@ impl<const W: usize> Exact<W> {
         t - 1
     }
 
-    /// Appends the state as numbers that do not depend on when and where: times relative to tick `now`, rows relative to
-    /// `row_base`, ages as ranks.
-    ///
-    /// `now` is the horizon of the last `advance`. Two channels of one spec whose numbers are equal behave alike from
-    /// here on, shifted in time and row, counters included. Tags are left out: the caller knows the order of its own
-    /// requests.
-    pub fn canonical(&self, spec: &DramSpec, now: u64, row_base: u32, out: &mut Vec<u64>) {
-        let clk = now + 1;
-        let rows = spec.rows.max(1);
-        let row = |r: u32| u64::from(r.wrapping_sub(row_base) & (rows - 1));
-        let later = |t: u64| t.saturating_sub(clk);
-        // Beyond the longest rule a past time no longer matters.
-        let ago = |t: u64| {
-            if t == 0 || clk - t > 1 << 19 {
-                NEVER
-            } else {
-                clk - t
-            }
-        };
-        out.extend([u64::from(self.write_mode), later(self.wck_expiry)]);
-        out.push(if self.next_refresh == NEVER {
-            NEVER
-        } else {
-            later(self.next_refresh)
-        });
-        out.push(if spec.table.half { clk & 1 } else { 0 });
-        out.extend([self.next_refresh_bank, self.len[0], self.len[1]].map(u64::from));
-        out.extend([later(self.last_depart), u64::from(self.blocked)]);
-        let edge = self.rising.edge >= clk;
-        out.extend(if edge {
-            [
-                later(self.rising.edge) + 1,
-                u64::from(self.rising.pc),
-                u64::from(self.rising.bank),
-            ]
-        } else {
-            [0; 3]
-        });
-        let tb = &spec.table;
-        out.extend(self.channel_ready.iter().map(|&t| later(t)));
-        for i in 0..tb.tops {
-            out.extend(self.top_ready.iter().map(|r| later(*at(r, i))));
-        }
-        for i in 0..tb.groups {
-            out.extend(self.group_ready.iter().map(|r| later(*at(r, i))));
-        }
-        for b in 0..tb.banks {
-            out.extend(self.bank_ready.iter().map(|r| later(*at(r, b))));
-            out.extend(self.last.iter().map(|l| ago(*at(l, b))));
-        }
-        out.extend(self.rings.iter().map(|&t| ago(t)));
-        let mut ages: Vec<u64> = Vec::with_capacity(self.outstanding());
-        let each = |mut i: u16, f: &mut dyn FnMut(&Entry)| {
-            while i != NIL {
-                f(&self.entries[i as usize]);
-                i = self.entries[i as usize].next;
-            }
-        };
-        for l in self.banks.iter().flatten().flat_map(|b| &b.lists) {
-            each(l.hit, &mut |e| ages.push(e.seq));
-            each(l.miss, &mut |e| ages.push(e.seq));
-        }
-        ages.sort_unstable();
-        let entry = |e: &Entry, out: &mut Vec<u64>| {
-            let rank = ages.binary_search(&e.seq).map_or(NEVER, |r| r as u64);
-            let opened = if e.opened == 0 { NEVER } else { clk - e.opened };
-            out.extend([
-                rank,
-                clk - e.arrive,
-                row(e.row),
-                u64::from(spec.map.column(e.addr)),
-                opened,
-            ]);
-            out.extend([
-                self.refresh_time - e.refreshed,
-                u64::from(e.write) << 1 | u64::from(e.counted),
-            ]);
-        };
-        for b in 0..tb.banks {
-            let bank = at(&self.banks, b);
-            out.push(match bank.state {
-                BankState::Closed => NEVER,
-                BankState::Activating => NEVER - 1,
-                BankState::Open => row(bank.row),
-            });
-            for lists in &bank.lists {
-                for head in [lists.hit, lists.miss] {
-                    each(head, &mut |e| entry(e, out));
-                    out.push(NEVER);
-                }
-            }
-            if get(&self.held, b) {
-                let older = (0..tb.banks)
-                    .filter(|&o| get(&self.held, o))
-                    .filter(|&o| at(&self.holder_age, o) < at(&self.holder_age, b))
-                    .count();
-                out.push(older as u64);
-                entry(&self.entries[bank.holder as usize], out);
-            }
-        }
-        for d in &self.due {
-            out.extend([u64::from(d.lo), u64::from(d.hi), u64::from(d.single)]);
-        }
-        out.push(if self.due.is_empty() {
-            NEVER
-        } else {
-            clk - self.due_since
-        });
-        if let Some(a) = self.act2 {
-            out.extend([u64::from(a.bank), later(a.deadline)]);
-            entry(&self.entries[a.entry as usize], out);
-        }
-        if let Some(c) = self.cas {
-            out.extend([
-                u64::from(c.bank),
-                u64::from(c.write) << 1 | u64::from(c.source == Source::Active),
-            ]);
-        }
-        out.push(NEVER);
-        out.extend(self.pending.iter().map(|p| later(p.depart)));
-        out.push(NEVER);
-        for f in self.front.iter() {
-            let (bank, r) = spec.map.bank_row(f.addr);
-            out.extend([later(f.at + 1), row(r)]);
-            out.extend([bank, spec.map.column(f.addr), u32::from(f.write)].map(u64::from));
-        }
-    }
-
     /// Requests accepted or waiting and not completed.
     #[inline]
     pub fn outstanding(&self) -> usize {
@@ -769,6 +643,11 @@ impl<const W: usize> Exact<W> {
     /// Counters up to the last horizon.
     pub fn stats(&self) -> &DramStats {
         &self.stats
+    }
+
+    /// The same, to add to.
+    pub fn stats_mut(&mut self) -> &mut DramStats {
+        &mut self.stats
     }
 
     // ---- acceptance ------------------------------------------------------------------------------------------------

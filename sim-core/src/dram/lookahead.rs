@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 
 use super::channel::CommandRecord;
+use super::frame::Frame;
 use super::spec::{Bus, DramSpec, Refresh};
 use super::standards::{CMDS, Cmd};
 use super::stats::{Done, DramStats, WaitCause};
@@ -636,18 +637,25 @@ impl LookAhead {
         &self.stats
     }
 
+    /// The same, to add to.
+    pub fn stats_mut(&mut self) -> &mut DramStats {
+        &mut self.stats
+    }
+
     /// As [`super::Channel::canonical`].
-    pub fn canonical(&self, spec: &DramSpec, now: u64, row_base: u32, out: &mut Vec<u64>) {
-        let row = |r: u32| u64::from(r.wrapping_sub(row_base) & (spec.rows.max(1) - 1));
+    pub fn canonical(
+        &self,
+        spec: &DramSpec,
+        now: u64,
+        frame: &Frame,
+        name: &mut impl FnMut(u32, &mut Vec<u64>),
+        out: &mut Vec<u64>,
+    ) {
         let later = |t: u64| t.saturating_sub(now);
-        let request = |r: &Request, out: &mut Vec<u64>| {
-            out.extend([
-                u64::from(r.bank),
-                row(r.row),
-                u64::from(spec.map.column(r.addr)),
-                u64::from(r.write),
-                now.abs_diff(r.at),
-            ]);
+        let mut request = |r: &Request, out: &mut Vec<u64>| {
+            out.extend(frame.addr(r.addr));
+            out.extend([u64::from(r.write), r.at.wrapping_sub(now)]);
+            name(r.tag, out);
         };
         out.push(if self.next_refresh == NEVER {
             NEVER
@@ -661,11 +669,11 @@ impl LookAhead {
             _ => 0,
         });
         out.extend(self.ready.iter().flatten().map(|&t| later(t)));
+        // A rule looks back at most so far.
+        let longest = spec.constraints.iter().map(|c| c.cycles).max().unwrap_or(0);
         for h in self.history.iter().flatten().flatten() {
-            out.extend(
-                h.iter()
-                    .map(|&t| if now - t > 1 << 19 { NEVER } else { now - t }),
-            );
+            let binding = h.iter().take_while(|&&t| now - t <= u64::from(longest));
+            out.extend(binding.map(|&t| now - t));
             out.push(NEVER);
         }
         for lane in &self.lanes {
@@ -680,11 +688,8 @@ impl LookAhead {
             out.push(NEVER);
             lane.twins.iter().for_each(|r| request(r, out));
             for b in &lane.banks {
-                out.extend([
-                    b.row.map_or(NEVER, row),
-                    u64::from(b.uses.min(ROW_CAP)),
-                    b.queue.len() as u64,
-                ]);
+                out.extend(b.row.map_or([NEVER; 2], |row| frame.row(row)));
+                out.extend([u64::from(b.uses.min(ROW_CAP)), b.queue.len() as u64]);
                 b.queue.iter().for_each(|r| request(r, out));
             }
         }
@@ -692,15 +697,7 @@ impl LookAhead {
             out.push(later(*done));
             request(r, out);
         }
-        for f in &self.front {
-            let (bank, r) = spec.map.bank_row(f.addr);
-            out.extend([
-                later(f.at),
-                u64::from(bank),
-                row(r),
-                u64::from(spec.map.column(f.addr)),
-                u64::from(f.write),
-            ]);
-        }
+        out.push(NEVER);
+        self.front.iter().for_each(|r| request(r, out));
     }
 }

@@ -203,6 +203,28 @@ impl AddressMap {
         self.tx + self.bits.len() as u32
     }
 
+    /// log2 of the bytes by which addresses can move with no effect but on the rows: all higher bits
+    /// are row bits.
+    pub fn row_step_bits(&self) -> u32 {
+        let below = self.bits.iter().rposition(|(f, _)| *f != Field::Row);
+        self.tx + below.map_or(0, |i| i as u32 + 1)
+    }
+
+    /// Row bits below [`AddressMap::row_step_bits`], which such a move leaves alone. The others are
+    /// the row's highest only where the mapping lists them in order.
+    pub fn fixed_row_bits(&self) -> Option<u32> {
+        let step = (self.row_step_bits() - self.tx) as usize;
+        let fixed = self.bits[..step]
+            .iter()
+            .filter(|(f, _)| *f == Field::Row)
+            .count() as u32;
+        let in_order = self.bits[step..]
+            .iter()
+            .zip(fixed..)
+            .all(|(&(_, bit), want)| bit == want);
+        in_order.then_some(fixed)
+    }
+
     /// The mapping bit by bit, from the lowest bit above the transaction offset.
     pub fn bits(&self) -> &[(Field, u32)] {
         &self.bits

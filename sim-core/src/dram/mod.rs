@@ -28,6 +28,7 @@
 //! references are numbered in `docs/deviations/dram.md`.
 
 mod channel;
+mod frame;
 mod lookahead;
 mod mapping;
 mod presets;
@@ -38,6 +39,7 @@ mod stats;
 mod timing;
 
 pub use channel::CommandRecord;
+pub use frame::{Area, Frame};
 pub use mapping::{AddressMap, ChannelMapper, Field};
 pub use presets::PRESETS;
 pub use spec::{
@@ -193,17 +195,33 @@ impl Channel {
         }
     }
 
-    /// Appends the state as numbers that do not depend on when and where: times relative to tick `now`, rows relative to
-    /// `row_base`, ages as ranks.
+    /// Appends the state as words that do not depend on when and where: times relative to tick `now`, places relative
+    /// to `frame`, ages as ranks; `name` appends what stands for a tag.
     ///
-    /// `now` is the horizon of the last `advance`. Two channels of one spec whose numbers are equal behave alike from
-    /// here on, shifted in time and row, counters included. Tags are left out: the caller knows the order of its own
-    /// requests.
-    pub fn canonical(&self, spec: &DramSpec, now: u64, row_base: u32, out: &mut Vec<u64>) {
+    /// `now` is the horizon of the last `advance`. Two channels of one spec whose words are equal behave alike from
+    /// here on, moved in time and place, counters included.
+    pub fn canonical(
+        &self,
+        spec: &DramSpec,
+        now: u64,
+        frame: &Frame,
+        name: &mut impl FnMut(u32, &mut Vec<u64>),
+        out: &mut Vec<u64>,
+    ) {
         match &self.0 {
-            Kind::Exact(c) => c.canonical(spec, now, row_base, out),
-            Kind::Large(c) => c.canonical(spec, now, row_base, out),
-            Kind::LookAhead(c) => c.canonical(spec, now, row_base, out),
+            Kind::Exact(c) => c.canonical(spec, now, frame, name, out),
+            Kind::Large(c) => c.canonical(spec, now, frame, name, out),
+            Kind::LookAhead(c) => c.canonical(spec, now, frame, name, out),
         }
+    }
+
+    /// Adds `times` times what was counted since `before`.
+    pub fn repeat(&mut self, times: u64, before: &DramStats) {
+        let stats = match &mut self.0 {
+            Kind::Exact(c) => c.stats_mut(),
+            Kind::Large(c) => c.stats_mut(),
+            Kind::LookAhead(c) => c.stats_mut(),
+        };
+        stats.repeat(times, before);
     }
 }

@@ -110,6 +110,58 @@ pub struct DramStats {
 }
 
 impl DramStats {
+    /// Adds `times` times what was counted since `before`.
+    pub(crate) fn repeat(&mut self, times: u64, before: &DramStats) {
+        // By name and in full: a counter that is added must be thought of here.
+        let DramStats {
+            reads,
+            writes,
+            forwarded,
+            coalesced,
+            hits,
+            misses,
+            conflicts,
+            activates,
+            precharges,
+            refreshes,
+            bus_busy,
+            read_queue_ticks,
+            write_queue_ticks,
+            read_latency_sum,
+            wait_queue,
+            wait_refresh,
+            wait_bank,
+            wait_bus,
+            read_latency,
+        } = self;
+        for (now, before) in [
+            (reads, before.reads),
+            (writes, before.writes),
+            (forwarded, before.forwarded),
+            (coalesced, before.coalesced),
+            (hits, before.hits),
+            (misses, before.misses),
+            (conflicts, before.conflicts),
+            (activates, before.activates),
+            (precharges, before.precharges),
+            (refreshes, before.refreshes),
+            (bus_busy, before.bus_busy),
+            (read_queue_ticks, before.read_queue_ticks),
+            (write_queue_ticks, before.write_queue_ticks),
+            (read_latency_sum, before.read_latency_sum),
+            (wait_queue, before.wait_queue),
+            (wait_refresh, before.wait_refresh),
+            (wait_bank, before.wait_bank),
+            (wait_bus, before.wait_bus),
+        ]
+        .into_iter()
+        .chain(read_latency.iter_mut().zip(before.read_latency))
+        {
+            let more = now.wrapping_sub(before).wrapping_mul(times);
+            *now = now.wrapping_add(more);
+        }
+    }
+
     #[inline]
     pub(crate) fn latency(&mut self, ticks: u64) {
         self.read_latency_sum = self.read_latency_sum.wrapping_add(ticks);

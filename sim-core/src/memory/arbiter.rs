@@ -340,9 +340,9 @@ impl Arbiter {
         }
     }
 
-    /// Append the state to `out`, steps relative to `now`; `transfer` names a transfer. All pushes
-    /// must have been served.
-    pub fn canonical(&self, now: u64, out: &mut Vec<u64>, transfer: &impl Fn(u32) -> u64) {
+    /// Append the state to `out`, steps relative to `now`; `name` appends what a packet is. All
+    /// pushes must have been served.
+    pub fn canonical(&self, now: u64, out: &mut Vec<u64>, name: &impl Fn(&Packet, &mut Vec<u64>)) {
         let count = out.len();
         out.push(0);
         out.push(u64::from(self.clock.pointer));
@@ -355,14 +355,15 @@ impl Arbiter {
             while at != NONE {
                 let packet = &self.packets[at as usize];
                 out.push(source as u64);
-                out.push(transfer(packet.transfer));
                 out.push(now.wrapping_sub(packet.pushed));
                 out.push(u64::from(packet.write) << 8 | u64::from(packet.cause));
+                name(packet, out);
                 at = packet.next;
                 out[count] += 1;
             }
         }
         let mut at = self.clock.coming;
+        out.push(self.clock.coming_end.wrapping_sub(at).into());
         while at != self.clock.coming_end {
             let source = self.coming[at as usize & (self.coming.len() - 1)];
             let head = self.queues[usize::from(source)].head;

@@ -118,13 +118,20 @@ impl<T: Copy + Default> Calendar<T> {
     /// Everything that waits, in order: step, lane, value.
     pub fn waiting(&self) -> Vec<(u64, u32, T)> {
         let mut all = Vec::with_capacity(self.near);
-        for step in self.base..self.base.saturating_add(self.rows) {
+        let mut step = self.first_near.max(self.base);
+        while all.len() < self.near {
             let row = self.row(step);
-            for lane in 0..1usize << self.shift {
-                if self.taken[(row << self.word_shift) | (lane / 64)] >> (lane % 64) & 1 == 1 {
-                    all.push((step, lane as u32, self.values[(row << self.shift) | lane]));
+            let values = &self.values[row << self.shift..];
+            let words = row << self.word_shift..(row + 1) << self.word_shift;
+            for (w, &word) in self.taken[words].iter().enumerate() {
+                let mut bits = word;
+                while bits != 0 {
+                    let lane = w << 6 | bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    all.push((step, lane as u32, values[lane]));
                 }
             }
+            step += 1;
         }
         for (lane, far) in self.far.iter().enumerate() {
             all.extend(far.iter().map(|&(step, value)| (step, lane as u32, value)));

@@ -98,9 +98,11 @@ impl ChannelMapper {
         }
     }
 
-    /// Whether moving every line by a multiple of the channel count leaves its channel.
-    pub fn shifts(&self) -> bool {
-        self.partitions.is_none() && self.low.iter().chain(self.high.iter()).all(|&h| h == 0)
+    /// Lines by whose multiples every line can move and stay in its channel; `None` where the map is
+    /// not periodic.
+    pub fn period(&self) -> Option<u64> {
+        let plain = self.low.iter().chain(self.high.iter()).all(|&h| h == 0);
+        (plain && self.partitions.is_none()).then_some(self.channels)
     }
 
     /// The channel of a line and the line's number inside it.
@@ -191,7 +193,7 @@ mod tests {
                     }),
                     ..one.clone()
                 };
-                assert!(!m.shifts());
+                assert_eq!(m.period(), None);
                 let mut seen = std::collections::BTreeSet::new();
                 for line in 0..(128 * partitions * 5) {
                     let (channel, inner) = m.locate(line);

@@ -9,7 +9,7 @@ use super::ChannelStats;
 use super::arbiter::{Leaving, Packet};
 use super::cached::{Backend, Cached};
 use super::l2::L2Stats;
-use super::simple::{SimpleChannel, SimpleDram};
+use super::simple::{Credit, SimpleChannel, SimpleDram};
 use super::slab::Slab;
 use crate::clock::Timeline;
 use crate::dram;
@@ -73,6 +73,13 @@ impl Known {
             until: u64::MAX,
         }
     }
+}
+
+/// What the channels counted.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    channels: Vec<ChannelStats>,
+    dram: Vec<dram::DramStats>,
 }
 
 /// A reply on its way back: channel, NoC step of the push, request, cause.
@@ -160,32 +167,149 @@ impl Channels {
 
     /// Whether [`Channels::canonical`] knows the model.
     pub fn has_canonical(&self) -> bool {
-        matches!(self.model, Model::Simple { .. })
+        match &self.model {
+            Model::Simple { .. } => true,
+            Model::Banked(b) => b.spec.scheduler == dram::Scheduler::Ramulator,
+            Model::Cached(_) => false,
+        }
     }
 
-    /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
-    /// steps of the clocks.
-    pub fn canonical(&self, core: u64, dram: u64, noc: u64, out: &mut Vec<u64>) {
-        out.extend(self.front_free.iter().map(|f| f.saturating_sub(core)));
-        out.extend(self.reply_free.iter().map(|f| f.saturating_sub(noc)));
-        if let Model::Simple { channels, .. } = &self.model {
-            for channel in channels {
-                channel.canonical(dram, out);
+    /// Lines inside a channel by which addresses can move with no effect but on the rows; `None`
+    /// where there are no rows.
+    pub fn row_step_lines(&self) -> Option<u64> {
+        match &self.model {
+            Model::Banked(b) => Some((1 << b.spec.map().row_step_bits()) / b.tx_bytes),
+            Model::Simple { .. } | Model::Cached(_) => None,
+        }
+    }
+
+    /// How many such steps a channel has, where it has rows.
+    pub fn row_steps(&self) -> Option<u64> {
+        match &self.model {
+            Model::Banked(b) => {
+                let map = b.spec.map();
+                Some(1 << (map.width() - map.row_step_bits()))
+            }
+            Model::Simple { .. } | Model::Cached(_) => None,
+        }
+    }
+
+    /// Bytes of a line in the channel's own addresses, where that has any.
+    pub fn line_bytes(&self) -> u64 {
+        match &self.model {
+            Model::Banked(b) => b.tx_bytes,
+            Model::Simple { .. } | Model::Cached(_) => 0,
+        }
+    }
+
+    /// What rows are counted from.
+    pub fn frame(&self, areas: Vec<dram::Area>) -> Option<dram::Frame> {
+        match &self.model {
+            Model::Banked(b) => dram::Frame::new(&b.spec, areas),
+            Model::Simple { .. } | Model::Cached(_) => None,
+        }
+    }
+
+    /// Everything before core step `core` is done and worked: bring idle channels there too.
+    pub fn settle(&mut self, core: u64) {
+        let ticks = self.settled(core);
+        if let Model::Banked(b) = &mut self.model {
+            for channel in b.channels.iter_mut().filter(|c| c.is_idle()) {
+                channel.advance(&b.spec, ticks, &mut b.done);
             }
         }
     }
 
-    /// Bandwidth credit per channel in DRAM step `dram`, and how often it has held up a request.
-    pub fn credit(&self, dram: u64) -> Vec<(i128, u64)> {
+    /// DRAM step up to which all channels are worked then.
+    fn settled(&self, core: u64) -> u64 {
+        self.time.core_to_dram.at_or_after(core + 1)
+    }
+
+    /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
+    /// steps of the clocks, to which all is settled; `name` appends what a packet is.
+    pub fn canonical(
+        &self,
+        core: u64,
+        dram: u64,
+        noc: u64,
+        frame: Option<&dram::Frame>,
+        name: &impl Fn(&Packet, &mut Vec<u64>),
+        out: &mut Vec<u64>,
+    ) {
+        out.extend(self.front_free.iter().map(|f| f.saturating_sub(core)));
+        out.extend(self.reply_free.iter().map(|f| f.saturating_sub(noc)));
+        match &self.model {
+            Model::Simple { channels, .. } => {
+                for channel in channels {
+                    channel.canonical(dram, out);
+                }
+            }
+            Model::Banked(b) => {
+                let Some(frame) = frame else { return };
+                out.extend(b.fed.iter().map(|t| t.saturating_sub(dram)));
+                out.extend(b.returned.iter().map(|t| t.saturating_sub(dram)));
+                let ticks = self.settled(core);
+                let mut tag = |tag: u32, out: &mut Vec<u64>| {
+                    let packet = b.packets.get(tag);
+                    out.push(dram.wrapping_sub(packet.pushed));
+                    out.push(packet.cause.into());
+                    name(packet, out);
+                };
+                for channel in &b.channels {
+                    channel.canonical(&b.spec, ticks, frame, &mut tag, out);
+                }
+            }
+            Model::Cached(_) => {}
+        }
+    }
+
+    /// Words that [`Channels::canonical`] looks at beside what it appends, about.
+    pub fn scanned(&self) -> u64 {
+        match &self.model {
+            Model::Banked(b) => b.channels.len() as u64 * u64::from(b.spec.banks()) * 32,
+            Model::Simple { .. } | Model::Cached(_) => 0,
+        }
+    }
+
+    /// What was counted, channel by channel.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            channels: self.stats.clone(),
+            dram: match &self.model {
+                Model::Banked(b) => b.channels.iter().map(|c| c.stats().clone()).collect(),
+                Model::Simple { .. } | Model::Cached(_) => Vec::new(),
+            },
+        }
+    }
+
+    /// Add `times` times what was counted since `before`.
+    pub fn repeat(&mut self, times: u64, before: &Counts) {
+        for (now, before) in self.stats.iter_mut().zip(&before.channels) {
+            now.reads += times * (now.reads - before.reads);
+            now.writes += times * (now.writes - before.writes);
+        }
+        if let Model::Banked(b) = &mut self.model {
+            for (channel, before) in b.channels.iter_mut().zip(&before.dram) {
+                channel.repeat(times, before);
+            }
+        }
+    }
+
+    /// Bandwidth credit per channel in DRAM step `dram`.
+    pub fn credit(&self, dram: u64) -> Vec<Credit> {
         match &self.model {
             Model::Simple {
                 dram: spec,
                 channels,
-            } => channels
-                .iter()
-                .map(|c| (c.slack(spec, dram), c.held()))
-                .collect(),
+            } => channels.iter().map(|c| c.credit(spec, dram)).collect(),
             Model::Banked(_) | Model::Cached(_) => Vec::new(),
+        }
+    }
+
+    /// Start to look for the least bandwidth credit left over.
+    pub fn reset_spare(&mut self) {
+        if let Model::Simple { channels, .. } = &mut self.model {
+            channels.iter_mut().for_each(SimpleChannel::reset_spare);
         }
     }
 
@@ -200,11 +324,6 @@ impl Channels {
                 channel.add_slack(spec, more);
             }
         }
-    }
-
-    /// Counts per channel, to add to.
-    pub fn stats_mut(&mut self) -> &mut [ChannelStats] {
-        &mut self.stats
     }
 
     /// Counts per channel.

@@ -148,6 +148,7 @@ impl Flights {
 
     /// Append the state to `out`, NoC steps relative to `now`.
     pub fn canonical(&self, now: u64, core_now: u64, base: u64, out: &mut Vec<u64>) {
+        out.push(self.active.len() as u64);
         let start = out.len();
         for &index in &self.active {
             let f = self.flights.get(index);

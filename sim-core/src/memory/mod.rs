@@ -31,13 +31,15 @@ mod transfer;
 use serde::{Deserialize, Serialize};
 use tilesim_traces::launch::{Transfer, WorkItem};
 
-use crate::dram::DramStats;
+use crate::dram::{Area, DramStats, Frame};
 use crate::machine::{Machine, MemoryModel};
 use crate::stack::Cause;
+pub use channels::Counts;
 pub use flights::Origin;
 use l2::L2Stats;
 use lines::LinesError;
 use requests::Requests;
+pub use simple::Credit;
 use transfer::Transfers;
 
 pub use transfer::{DIFFERENCES as TRANSFER_DIFFERENCES, note as transfer_note};
@@ -74,6 +76,15 @@ pub struct NumaCounts {
     pub local: u64,
     /// Requests to the others.
     pub remote: u64,
+}
+
+/// How addresses lie in the rows of banked DRAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowSpace {
+    /// Bytes that share the rows of one number: moving by them changes rows only.
+    pub step: u64,
+    /// Steps until the device ends and addresses start over.
+    pub steps: u64,
 }
 
 /// The memory system of one run.
@@ -164,33 +175,80 @@ impl Memory {
         }
     }
 
-    /// Bytes after which the map of lines to channels repeats, when it does so by shifting.
-    pub fn map_period(&self) -> Option<u64> {
+    /// Bytes by which all addresses can move with no effect but on the rows of banked DRAM; `None`
+    /// where there is no such distance.
+    pub fn period(&self) -> Option<u64> {
         match self {
-            Memory::Requests(m) => m.map_period(),
+            Memory::Requests(m) => m.period(),
             Memory::Transfers(_) => None,
         }
     }
 
-    /// Append the state but bandwidth credit to `out`, times relative to core step `now` (before
-    /// which everything is done), work-items to `base`.
-    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
-        if let Memory::Requests(m) = self {
-            m.canonical(now, base, out);
+    /// The rows that addresses lie in; `None` where the model has none.
+    pub fn row_space(&self) -> Option<RowSpace> {
+        match self {
+            Memory::Requests(m) => m.row_space(),
+            Memory::Transfers(_) => None,
         }
     }
 
-    /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
-    pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
+    /// What rows are counted from; `None` where no state can be named so.
+    pub fn frame(&self, areas: Vec<Area>) -> Option<Frame> {
+        match self {
+            Memory::Requests(m) => m.frame(areas),
+            Memory::Transfers(_) => None,
+        }
+    }
+
+    /// Everything before core step `now` is done: work all of the memory up to there.
+    pub fn settle(&mut self, now: u64) {
+        if let Memory::Requests(m) = self {
+            m.settle(now);
+        }
+    }
+
+    /// Append the state but bandwidth credit to `out`, times relative to core step `now` (to which
+    /// all is settled), work-items to `base`, rows to `frame`.
+    pub fn canonical(&self, now: u64, base: u64, frame: Option<&Frame>, out: &mut Vec<u64>) {
+        if let Memory::Requests(m) = self {
+            m.canonical(now, base, frame, out);
+        }
+    }
+
+    /// Words that [`Memory::canonical`] looks at beside what it appends, about.
+    pub fn scanned(&self) -> u64 {
+        match self {
+            Memory::Requests(m) => m.scanned(),
+            Memory::Transfers(_) => 0,
+        }
+    }
+
+    /// What the channels counted.
+    pub fn counts(&self) -> Counts {
+        match self {
+            Memory::Requests(m) => m.counts(),
+            Memory::Transfers(_) => Counts::default(),
+        }
+    }
+
+    /// Bandwidth credit per channel at core step `now`; empty for models without.
+    pub fn credit(&self, now: u64) -> Vec<Credit> {
         match self {
             Memory::Requests(m) => m.credit(now),
             Memory::Transfers(_) => Vec::new(),
         }
     }
 
+    /// Start to look for the least bandwidth credit left over.
+    pub fn reset_spare(&mut self) {
+        if let Memory::Requests(m) = self {
+            m.reset_spare();
+        }
+    }
+
     /// Account for work that was jumped over: `times` times what happened since `before`, and
     /// credit per channel.
-    pub fn jump(&mut self, times: u64, before: &[ChannelStats], credit: &[i128]) {
+    pub fn jump(&mut self, times: u64, before: &Counts, credit: &[i128]) {
         if let Memory::Requests(m) = self {
             m.jump(times, before, credit);
         }

@@ -11,6 +11,8 @@ use super::channel_map::ChannelMapper;
 use super::channels::{Channels, Known, Reply};
 use super::flights::Flights;
 use super::slab::Slab;
+use crate::clock::gcd;
+use crate::dram::Frame;
 use crate::machine::{Machine, NocSpec, ReplyPort};
 use crate::noc::{Delivery, FlitNetwork, FlitNetworkSpec, PacketKind};
 use crate::stack::Cause;
@@ -172,13 +174,42 @@ impl Noc {
         self.dram.has_canonical() && matches!(self.network, Network::Simple { .. })
     }
 
+    /// Bytes by which all addresses can move with no effect but on the rows; `None` where there is
+    /// no such distance. `map_period` is that of the map of lines to channels.
+    pub fn period(&self, map_period: u64) -> Option<u64> {
+        let step = self.dram.row_step_lines().unwrap_or(1);
+        let step = match &self.rule.by_line {
+            None => step,
+            // A reply's port must stay the same too.
+            Some(map) => step.checked_mul(map.period()? / gcd(step, map.period()?))?,
+        };
+        map_period.checked_mul(step)
+    }
+
     /// Append the state but bandwidth credit to `out`: `core`, `dram` and `noc` are the present
-    /// steps of the clocks, `base` the work-item that items are counted from.
-    pub fn canonical(&self, core: u64, dram: u64, noc: u64, base: u64, out: &mut Vec<u64>) {
-        let name = |transfer: u32| self.flights.name(transfer, base);
+    /// steps of the clocks, `base` the work-item that items are counted from, `frame` what rows are.
+    pub fn canonical(
+        &self,
+        core: u64,
+        dram: u64,
+        noc: u64,
+        base: u64,
+        frame: Option<&Frame>,
+        out: &mut Vec<u64>,
+    ) {
+        let name = |packet: &Packet, out: &mut Vec<u64>| {
+            out.push(self.flights.name(packet.transfer, base));
+            out.push(packet.reply_to.into());
+        };
         if let Network::Simple { requests, replies } = &self.network {
+            let tx = self.dram.line_bytes();
             for port in requests {
-                port.canonical(noc, out, &name);
+                port.canonical(noc, out, &|packet: &Packet, out: &mut Vec<u64>| {
+                    name(packet, out);
+                    if let Some(frame) = frame {
+                        out.extend(frame.addr(packet.line.wrapping_mul(tx)));
+                    }
+                });
             }
             match replies {
                 Replies::Direct { free, .. } => {
@@ -188,16 +219,18 @@ impl Noc {
                     for port in ports {
                         port.canonical(noc, out, &name);
                     }
-                    for (step, channel, reply) in coming.waiting() {
+                    let coming = coming.waiting();
+                    out.push(coming.len() as u64);
+                    for (step, channel, reply) in coming {
                         out.push(step.wrapping_sub(noc));
                         out.push(u64::from(reply.port));
                         out.push(u64::from(channel) << 8 | u64::from(reply.cause));
-                        out.push(name(reply.transfer));
+                        out.push(self.flights.name(reply.transfer, base));
                     }
                 }
             }
         }
-        self.dram.canonical(core, dram, noc, out);
+        self.dram.canonical(core, dram, noc, frame, &name, out);
         self.flights.canonical(noc, core, base, out);
     }
 

@@ -7,13 +7,15 @@ use tilesim_traces::model::Direction;
 
 use super::arbiter::Packet;
 use super::channel_map::ChannelMapper;
+use super::channels::Counts;
 use super::flights::{Flights, Origin};
 use super::l2::L2Stats;
 use super::lines::{LineWalker, LinesError, Run};
 use super::noc::Noc;
-use super::{ChannelStats, Completion, NumaCounts};
+use super::simple::Credit;
+use super::{ChannelStats, Completion, NumaCounts, RowSpace};
 use crate::clock::Timeline;
-use crate::dram::DramStats;
+use crate::dram::{Area, DramStats, Frame};
 use crate::machine::Machine;
 
 /// Steps worked at once, of the core's and the NoC's clock.
@@ -210,16 +212,41 @@ impl Requests {
         self.noc.has_canonical()
     }
 
-    /// Bytes after which the map of lines to channels repeats, when it does so by shifting.
-    pub fn map_period(&self) -> Option<u64> {
-        self.map
-            .shifts()
-            .then(|| u64::from(self.channels) * u64::from(self.request_bytes))
+    /// See [`super::Memory::period`].
+    pub fn period(&self) -> Option<u64> {
+        let lines = self.map.period()?;
+        self.noc.period(lines * u64::from(self.request_bytes))
     }
 
-    /// Append the state but bandwidth credit to `out`, times relative to core step `now` (before
-    /// which everything is done), work-items to `base`.
-    pub fn canonical(&self, now: u64, base: u64, out: &mut Vec<u64>) {
+    /// See [`super::Memory::row_space`].
+    pub fn row_space(&self) -> Option<RowSpace> {
+        let dram = &self.noc.dram;
+        let map_bytes = self.map.period()? * u64::from(self.request_bytes);
+        Some(RowSpace {
+            step: dram.row_step_lines()?.checked_mul(map_bytes)?,
+            steps: dram.row_steps()?,
+        })
+    }
+
+    /// What rows are counted from.
+    pub fn frame(&self, areas: Vec<Area>) -> Option<Frame> {
+        self.noc.dram.frame(areas)
+    }
+
+    /// Everything before core step `now` is done: work the memory up to there.
+    pub fn settle(&mut self, now: u64) {
+        self.advance(now);
+        self.noc.dram.settle(now);
+    }
+
+    /// Words that [`Requests::canonical`] looks at beside what it appends, about.
+    pub fn scanned(&self) -> u64 {
+        self.noc.dram.scanned()
+    }
+
+    /// Append the state but bandwidth credit to `out`, times relative to core step `now` (to which
+    /// all is settled), work-items to `base`, rows to `frame`.
+    pub fn canonical(&self, now: u64, base: u64, frame: Option<&Frame>, out: &mut Vec<u64>) {
         let noc = self.time.core_to_noc.at_or_after(now);
         let dram = self.time.core_to_dram.at_or_after(now);
         // Where in each other clock's period this core step lies.
@@ -235,24 +262,31 @@ impl Requests {
                 out.push(s.walker.lines());
             }
         }
-        self.noc.canonical(now, dram, noc, base, out);
+        self.noc.canonical(now, dram, noc, base, frame, out);
     }
 
-    /// Bandwidth credit per channel at core step `now`, and how often it has held up a request.
-    pub fn credit(&self, now: u64) -> Vec<(i128, u64)> {
+    /// Bandwidth credit per channel at core step `now`.
+    pub fn credit(&self, now: u64) -> Vec<Credit> {
         self.noc
             .dram
             .credit(self.time.core_to_dram.at_or_after(now))
     }
 
+    /// Start to look for the least bandwidth credit left over.
+    pub fn reset_spare(&mut self) {
+        self.noc.dram.reset_spare();
+    }
+
     /// Account for work that was jumped over: `times` times what happened since `before`, and
     /// credit per channel.
-    pub fn jump(&mut self, times: u64, before: &[ChannelStats], credit: &[i128]) {
-        for (now, before) in self.noc.dram.stats_mut().iter_mut().zip(before) {
-            now.reads += times * (now.reads - before.reads);
-            now.writes += times * (now.writes - before.writes);
-        }
+    pub fn jump(&mut self, times: u64, before: &Counts, credit: &[i128]) {
+        self.noc.dram.repeat(times, before);
         self.noc.dram.add_credit(credit);
+    }
+
+    /// What the channels counted.
+    pub fn counts(&self) -> Counts {
+        self.noc.dram.counts()
     }
 
     /// Counts per channel.

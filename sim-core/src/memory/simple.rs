@@ -34,6 +34,21 @@ pub struct SimpleChannel {
     part: u64,
     /// Admissions that the cap has held up.
     held: u64,
+    /// Least credit left over at an admission that it has not held up, since the last reset: steps,
+    /// and fractions where that is least.
+    spare: u64,
+    spare_part: u64,
+}
+
+/// A channel's bandwidth credit, in fractions of a step: see [`SimpleDram::unit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// Left over now; below 0 where the next admission must wait.
+    pub slack: i128,
+    /// Admissions that have waited for credit so far.
+    pub held: u64,
+    /// Least that was left over at one that has not, since [`SimpleChannel::reset_spare`].
+    pub spare: i128,
 }
 
 impl SimpleDram {
@@ -91,6 +106,11 @@ impl SimpleDram {
                 if needed > step as i64 {
                     step = needed as u64;
                     channel.held += 1;
+                } else {
+                    let spare = (step as i64).saturating_sub(needed) as u64;
+                    if spare <= channel.spare {
+                        channel.note_spare(spare, pace.unit);
+                    }
                 }
             }
         }
@@ -106,16 +126,29 @@ impl SimpleChannel {
         out.push(u64::from(self.started));
     }
 
-    /// Credit left over in step `now`, in fractions of a step: see [`SimpleDram::unit`].
-    pub fn slack(&self, dram: &SimpleDram, now: u64) -> i128 {
-        i128::from(now) * i128::from(dram.unit())
-            - i128::from(self.due) * i128::from(dram.unit())
-            - i128::from(self.part)
+    /// An admission had so many whole steps of credit left over.
+    #[inline]
+    fn note_spare(&mut self, spare: u64, unit: u64) {
+        let part = if self.part == 0 { 0 } else { unit - self.part };
+        if spare < self.spare || part < self.spare_part {
+            self.spare_part = part;
+        }
+        self.spare = spare;
     }
 
-    /// How often the cap has held up an admission.
-    pub fn held(&self) -> u64 {
-        self.held
+    /// Credit in step `now`.
+    pub fn credit(&self, dram: &SimpleDram, now: u64) -> Credit {
+        let unit = i128::from(dram.unit());
+        Credit {
+            slack: (i128::from(now) - i128::from(self.due)) * unit - i128::from(self.part),
+            held: self.held,
+            spare: i128::from(self.spare) * unit + i128::from(self.spare_part),
+        }
+    }
+
+    /// Start to look for the least credit left over.
+    pub fn reset_spare(&mut self) {
+        self.spare = u64::MAX;
     }
 
     /// Add credit, in the same fractions of a step.
