@@ -10,3 +10,4 @@ mod ranking;
 mod running;
 mod schemas;
 mod storing;
+mod validate;

@@ -66,7 +66,7 @@ def settings() -> Any:
     """What the context changes."""
     return (
         [vars(AlgorithmSelectorCache).get(n) for n in ("make_benchmark_fn", "lookup")],
-        [getattr(config, n) for n in ("fx_graph_cache", "fx_graph_remote_cache", "pipeline_max_autotune_gemm")],
+        [getattr(config, n, None) for n in ("fx_graph_cache", "fx_graph_remote_cache", "pipeline_max_autotune_gemm")],
         config.precompilation_timeout_seconds,
         [getattr(functorch, n) for n in ("enable_autograd_cache", "enable_remote_autograd_cache")],
     )

@@ -396,6 +396,26 @@ def test_tensors_are_not_written() -> None:
     )
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8", "int64"])
+def test_torch_tensors_are_recorded_and_not_written(dtype: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra test-torch")
+    x, y, out = (torch.full((100,), v, dtype=getattr(torch, dtype)) for v in (1, 2, 0))
+    recording = record(kernels.add, 1, (x, y, out, 100), kwargs={"BLOCK": 128})
+    assert not out.any()
+    specs = (TensorSpec((100,), dtype) for _ in range(3))
+    assert recording.text == record(kernels.add, 1, (*specs, 100), kwargs={"BLOCK": 128}).text
+    # Contents are read where addresses depend on them.
+    index = np.random.default_rng(3).integers(0, 500, 70)
+    args = (torch.zeros(500, 64), torch.from_numpy(index), torch.zeros(70, 64), 70)
+    (gathered,) = [
+        o
+        for o in record(kernels.gather_rows, 5, args, (1,), kwargs={"WIDTH": 64, "ROWS": 16}).work_item["ops"]
+        if o.get("gather")
+    ]
+    assert gathered["lines64"] == len(set(index[16:32].tolist())) * 4
+
+
 def test_strides_and_repeated_tensors() -> None:
     x = np.zeros((64, 100), np.float32)[:, :90]
     out = np.zeros((64, 90), np.float32)

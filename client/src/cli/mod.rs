@@ -19,6 +19,7 @@ mod serve;
 mod simulate;
 mod sweep;
 mod trace;
+mod validate;
 
 use std::process::ExitCode;
 
@@ -70,6 +71,9 @@ enum Command {
     Rank(rank::Rank),
     /// Simulate a list of launches.
     Replay(replay::Replay),
+    /// Rank what was measured on hardware, and score the order.
+    #[command(subcommand)]
+    Validate(validate::Validate),
 }
 
 /// How a verb can fail.
@@ -139,6 +143,7 @@ pub fn main() -> ExitCode {
         Command::Sweep(sweep) => run_async(sweep.run()),
         Command::Rank(rank) => run_async(rank.run()),
         Command::Replay(replay) => run_async(replay.run()),
+        Command::Validate(validate) => run_async(validate.run()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

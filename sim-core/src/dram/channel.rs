@@ -121,8 +121,6 @@ struct Entry {
     opened: u64,
     row: u32,
     tag: u32,
-    /// How many requests were accepted before it in the same tick.
-    nth: u32,
     /// Ticks in the front queue.
     waited: u32,
     next: u16,
@@ -224,6 +222,59 @@ impl Rising {
     }
 }
 
+/// Banks by the clock to look at them again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wheel<const W: usize> {
+    /// By clock, modulo their number.
+    slots: [[u64; W]; 64],
+    /// The slots that hold banks.
+    used: u64,
+    /// No bank waits for an earlier clock.
+    from: u64,
+}
+
+impl<const W: usize> Wheel<W> {
+    const fn new() -> Wheel<W> {
+        Wheel {
+            slots: [[0; W]; 64],
+            used: 0,
+            from: 0,
+        }
+    }
+
+    /// Holds bank `b` until clock `when`, or shorter if that is far ahead.
+    #[inline(always)]
+    fn insert(&mut self, b: usize, when: u64) {
+        let slot = when.clamp(self.from, self.from.wrapping_add(63)) as usize & 63;
+        put(&mut self.slots[slot], b);
+        self.used |= 1 << slot;
+    }
+
+    /// The first clock for which a bank is held.
+    #[inline(always)]
+    fn next(&self) -> u64 {
+        if self.used == 0 {
+            return NEVER;
+        }
+        let ahead = self.used.rotate_right(self.from as u32 & 63);
+        self.from.wrapping_add(ahead.trailing_zeros().into())
+    }
+
+    /// Takes the banks of the first clock, up to `t`, for which there are any.
+    #[inline(always)]
+    fn take(&mut self, t: u64) -> Option<[u64; W]> {
+        let next = self.next();
+        if next > t {
+            self.from = t;
+            return None;
+        }
+        let slot = next as usize & 63;
+        self.from = next;
+        self.used &= !(1 << slot);
+        Some(std::mem::replace(&mut self.slots[slot], [0; W]))
+    }
+}
+
 /// The best command of a kind as it was when last looked for: none of the kind is ready before `time`, nor with a
 /// smaller `age` then. A `time` in the past says nothing, `bank` may be unknown (`NIL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,11 +299,10 @@ impl Pick {
 
 const NO_PICK: Pick = Pick::from(NEVER);
 
-/// Kinds of commands: columns of held banks; columns, precharges and activates of the queue.
+/// Kinds of commands: columns of held banks; columns, and precharges and activates, of the queue.
 const HELD: usize = 0;
 const QUEUED: usize = 1;
-const CLOSE: usize = 2;
-const OPEN: usize = 3;
+const ROW: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -286,7 +336,7 @@ pub(crate) struct Exact<const W: usize> {
     next_refresh: u64,
     write_mode: bool,
     /// The best command per kind.
-    picks: [Pick; 4],
+    picks: [Pick; 3],
     /// The head of the front queue found its queue full and nothing has left that queue since.
     blocked: bool,
     len: [u32; 2],
@@ -304,9 +354,6 @@ pub(crate) struct Exact<const W: usize> {
     entries: Vec<Entry>,
     pending: Ring<Pending>,
     last_depart: u64,
-    /// First age of the tick in which the last request was accepted.
-    tick_seq: u64,
-    tick_of_seq: u64,
     seq: u64,
     rings: Vec<u64>,
     due: VecDeque<Due>,
@@ -321,20 +368,22 @@ pub(crate) struct Exact<const W: usize> {
     /// Counts of queued writes by address hash.
     filter: [u16; FILTER],
     banks: PerBank<Bank, W>,
-    /// Ages of the heads per direction, and of what banks are held for: by tick of acceptance, then by order of
-    /// activation.
+    /// Ages of the heads per direction.
     hit_age: [PerBank<u64, W>; 2],
     miss_age: [PerBank<u64, W>; 2],
-    holder_age: PerBank<u64, W>,
+    /// Ages of what banks are held for: clocks of acceptance and of activation.
+    holder_age: PerBank<(u64, u64), W>,
     /// Ready clocks per command: of all banks, per top node, per group, per bank.
     channel_ready: [u64; 16],
     top_ready: [PerBank<u64, W>; 16],
     group_ready: [PerBank<u64, W>; 16],
     bank_ready: [PerBank<u64, W>; 16],
-    /// Per command the banks whose own or whose group's ready clock may lie ahead. Kept for row commands.
-    delayed: [[u64; W]; 16],
-    /// Per row command a clock before which no delayed candidate is free.
-    alarm: [u64; 16],
+    /// Of the banks in `pre` and `act` those whose row command no rule at the bank delays any more; the others are in
+    /// `unripe`.
+    ripe: [u64; W],
+    unripe: Wheel<W>,
+    /// Per command the groups whose ready clock may lie ahead. Kept for row commands.
+    hot: [[u64; W]; 16],
     /// Clock of the last issue per (command, bank), for the rules that delay refreshes.
     last: [PerBank<u64, W>; 16],
 }
@@ -383,7 +432,6 @@ impl<const W: usize> Exact<W> {
             opened: 0,
             row: 0,
             tag: 0,
-            nth: 0,
             waited: 0,
             next: NIL,
             write: false,
@@ -415,7 +463,7 @@ impl<const W: usize> Exact<W> {
                 }
             },
             write_mode: false,
-            picks: [Pick::from(0); 4],
+            picks: [Pick::from(0); 3],
             blocked: false,
             len: [0; 2],
             left: 0,
@@ -429,8 +477,6 @@ impl<const W: usize> Exact<W> {
             entries: entries.collect(),
             pending: Ring::new(spec.read_latency.min(1 << 10) as usize + 64, idle),
             last_depart: 0,
-            tick_seq: 0,
-            tick_of_seq: 0,
             seq: 0,
             rings: vec![0; t.ring_slots],
             due: VecDeque::with_capacity(16),
@@ -450,13 +496,14 @@ impl<const W: usize> Exact<W> {
             banks: [[BANK; 64]; W],
             hit_age: [[[0; 64]; W]; 2],
             miss_age: [[[0; 64]; W]; 2],
-            holder_age: [[0; 64]; W],
+            holder_age: [[(0, 0); 64]; W],
             channel_ready: [0; 16],
             top_ready: [[[0; 64]; W]; 16],
             group_ready: [[[0; 64]; W]; 16],
             bank_ready: [[[0; 64]; W]; 16],
-            delayed: [[0; W]; 16],
-            alarm: [0; 16],
+            ripe: [0; W],
+            unripe: Wheel::new(),
+            hot: [[0; W]; 16],
             last: [[[0; 64]; W]; 16],
         }
     }
@@ -650,10 +697,6 @@ impl<const W: usize> Exact<W> {
         }
         let seq = self.seq;
         self.seq = seq.wrapping_add(1);
-        if self.tick_of_seq != t {
-            self.tick_of_seq = t;
-            self.tick_seq = seq;
-        }
         let i = self.free;
         let Some(e) = self.entries.get_mut(i as usize) else {
             return false;
@@ -667,7 +710,6 @@ impl<const W: usize> Exact<W> {
             opened: 0,
             row,
             tag: f.tag,
-            nth: seq.wrapping_sub(self.tick_seq) as u32,
             waited: waited.min(u32::MAX.into()) as u32,
             next: NIL,
             write: f.write,
@@ -698,10 +740,12 @@ impl<const W: usize> Exact<W> {
             match bank.state {
                 BankState::Open if !get(&self.held, b) => {
                     put(&mut self.pre[d], b);
+                    self.await_row(PRE, b, t);
                     self.offer_row(spec, Cmd::Pre, d, b, t);
                 }
                 BankState::Closed => {
                     put(&mut self.act[d], b);
+                    self.await_row(ACT, b, t);
                     self.offer_row(spec, Cmd::Act, d, b, t);
                 }
                 BankState::Open | BankState::Activating => {}
@@ -809,17 +853,12 @@ impl<const W: usize> Exact<W> {
         let top = bank.wrapping_shr(spec.table.top_shift);
         let at_top = *at(&self.top_ready[cmd & 15], top);
         let at_channel = self.channel_ready[cmd & 15];
-        at_channel
-            .max(at_top)
-            .max(self.ready_below(spec, cmd, bank))
-    }
-
-    /// Ready clock as far as bank and bank group go.
-    #[inline(always)]
-    fn ready_below(&self, spec: &DramSpec, cmd: usize, bank: usize) -> u64 {
         let group = bank.wrapping_shr(spec.table.bank_shift);
         let at_group = *at(&self.group_ready[cmd & 15], group);
-        at_group.max(*at(&self.bank_ready[cmd & 15], bank))
+        at_channel
+            .max(at_top)
+            .max(at_group)
+            .max(*at(&self.bank_ready[cmd & 15], bank))
     }
 
     #[inline(always)]
@@ -828,26 +867,37 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline(always)]
-    fn raise_group(&mut self, spec: &DramSpec, cmd: usize, group: usize, when: u64) {
+    fn raise_group(&mut self, cmd: usize, group: usize, when: u64) {
         raise(at_mut(&mut self.group_ready[cmd & 15], group), when);
-        if cmd != ACT && cmd != PRE {
-            return;
-        }
-        let alarm = &mut self.alarm[cmd & 15];
-        *alarm = (*alarm).min(when);
-        let delayed = &mut self.delayed[cmd & 15];
-        if let Some(banks) = spec.table.group_banks.get(group) {
-            for (word, banks) in delayed.iter_mut().zip(banks) {
-                *word |= banks;
-            }
-        }
+        put(&mut self.hot[cmd & 15], group);
     }
 
     #[inline(always)]
     fn raise_bank(&mut self, cmd: usize, bank: usize, when: u64) {
         raise(at_mut(&mut self.bank_ready[cmd & 15], bank), when);
-        if cmd == ACT || cmd == PRE {
-            put(&mut self.delayed[cmd & 15], bank);
+    }
+
+    /// As `raise_bank` for a bank that may wait for a row command.
+    #[inline(always)]
+    fn delay_bank(&mut self, cmd: usize, bank: usize, when: u64) {
+        self.raise_bank(cmd, bank, when);
+        let masks = match cmd {
+            ACT => &self.act,
+            PRE => &self.pre,
+            _ => return,
+        };
+        if get(&masks[0], bank) | get(&masks[1], bank) {
+            self.await_row(cmd, bank, 0);
+        }
+    }
+
+    /// Bank `b` has become a candidate for row command `cmd`, or rules for it have changed, at clock `t`.
+    #[inline(always)]
+    fn await_row(&mut self, cmd: usize, b: usize, t: u64) {
+        let when = *at(&self.bank_ready[cmd & 15], b);
+        set(&mut self.ripe, b, when <= t);
+        if when > t {
+            self.unripe.insert(b, when);
         }
     }
 
@@ -900,12 +950,11 @@ impl<const W: usize> Exact<W> {
             }
         } else if (lo | hi) & ((1 << tb.bank_shift) - 1) == 0 {
             for i in lo >> tb.bank_shift..hi >> tb.bank_shift {
-                self.raise_group(spec, c, i, when);
+                self.raise_group(c, i, when);
             }
         } else {
-            self.alarm[c & 15] = 0;
             for b in lo..hi {
-                self.raise_bank(c, b, when);
+                self.delay_bank(c, b, when);
             }
         }
     }
@@ -928,17 +977,17 @@ impl<const W: usize> Exact<W> {
                 self.raise_top(RD, top, when(0));
                 self.raise_top(WR, top, when(1));
                 if n[2] != 0 {
-                    self.raise_group(spec, RD, group, when(2));
+                    self.raise_group(RD, group, when(2));
                 }
                 if n[3] != 0 {
-                    self.raise_group(spec, WR, group, when(3));
+                    self.raise_group(WR, group, when(3));
                 }
-                self.raise_bank(PRE, bank, when(4));
+                self.delay_bank(PRE, bank, when(4));
             }
             Cmd::Act => {
                 self.raise_top(ACT, top, when(0));
                 if n[1] != 0 {
-                    self.raise_group(spec, ACT, group, when(1));
+                    self.raise_group(ACT, group, when(1));
                 }
                 self.raise_bank(ACT, bank, when(2));
                 self.raise_bank(PRE, bank, when(3));
@@ -975,13 +1024,12 @@ impl<const W: usize> Exact<W> {
         let e = &tb.effects[cmd as usize & 15];
         let top = bank.wrapping_shr(tb.top_shift);
         for r in &e.bank {
-            self.alarm[r.target as usize & 15] = 0;
-            self.raise_bank(r.target.into(), bank, t.wrapping_add(r.cycles.into()));
+            self.delay_bank(r.target.into(), bank, t.wrapping_add(r.cycles.into()));
         }
         let group = bank.wrapping_shr(tb.bank_shift);
         for r in &e.group {
             let when = t.wrapping_add(r.cycles.into());
-            self.raise_group(spec, r.target.into(), group, when);
+            self.raise_group(r.target.into(), group, when);
         }
         for r in &e.top {
             self.raise_top(r.target.into(), top, t.wrapping_add(r.cycles.into()));
@@ -997,7 +1045,7 @@ impl<const W: usize> Exact<W> {
             let next = own.wrapping_add(1usize.wrapping_shl(shift));
             for range in [first..own, next..last] {
                 for i in range {
-                    self.raise_group(spec, r.target.into(), i, when);
+                    self.raise_group(r.target.into(), i, when);
                 }
             }
         }
@@ -1071,12 +1119,10 @@ impl<const W: usize> Exact<W> {
         for pick in &mut self.picks[QUEUED..] {
             pick.time = 0;
         }
-        self.alarm = [0; 16];
     }
 
     /// Nothing is known of what is best.
     fn forget(&mut self) {
-        self.alarm = [0; 16];
         for pick in &mut self.picks {
             pick.time = 0;
         }
@@ -1091,10 +1137,13 @@ impl<const W: usize> Exact<W> {
     /// Bank `b` has become a candidate for `cmd` at clock `t`.
     #[inline(always)]
     fn offer(&mut self, spec: &DramSpec, kind: usize, cmd: Cmd, age: u64, b: usize, t: u64) {
+        let pick = &self.picks[kind];
+        if pick.time < t {
+            return;
+        }
         let time = Self::on_edge(spec, cmd, self.ready(spec, cmd as usize, b).max(t));
-        let pick = &mut self.picks[kind];
         if (time, age) < (pick.time, pick.age) {
-            *pick = Pick {
+            self.picks[kind] = Pick {
                 time,
                 age,
                 bank: b as u16,
@@ -1106,12 +1155,9 @@ impl<const W: usize> Exact<W> {
     /// Bank `b` has become a candidate for a precharge or an activate in direction `d`.
     #[inline(always)]
     fn offer_row(&mut self, spec: &DramSpec, cmd: Cmd, d: usize, b: usize, t: u64) {
-        if d == usize::from(self.write_mode) {
+        if d == usize::from(self.write_mode) && !(cmd == Cmd::Act && self.act2.is_some()) {
             let age = *at(&self.miss_age[d], b);
-            let c = cmd as usize & 15;
-            self.alarm[c] = self.alarm[c].min(self.ready_below(spec, c, b));
-            let kind = if cmd == Cmd::Pre { CLOSE } else { OPEN };
-            self.offer(spec, kind, cmd, age, b, t);
+            self.offer(spec, ROW, cmd, age, b, t);
         }
     }
 
@@ -1132,8 +1178,7 @@ impl<const W: usize> Exact<W> {
         match kind {
             HELD => self.find_held::<HALF>(spec, t),
             QUEUED => self.find_queued::<HALF>(spec, t),
-            CLOSE => self.find_row::<HALF>(spec, Cmd::Pre, t),
-            _ => self.find_row::<HALF>(spec, Cmd::Act, t),
+            _ => self.find_row::<HALF>(spec, t),
         }
     }
 
@@ -1146,17 +1191,9 @@ impl<const W: usize> Exact<W> {
 
     #[inline(never)]
     fn find_held<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> u64 {
-        if !any(&self.held) {
-            return self.keep(HELD, NO_PICK);
-        }
-        if HALF && t & 1 == 0 {
-            return self.keep(HELD, Pick::from(t.wrapping_add(1)));
-        }
-        let mut next = NEVER;
-        let mut oldest = Pick {
-            age: NEVER,
-            ..NO_PICK
-        };
+        let now = t | u64::from(HALF);
+        let mut best = NO_PICK;
+        let mut best_age = (NEVER, NEVER);
         for (d, held) in self.held_by.iter().enumerate() {
             let cmd = COLUMN[d & 1];
             for (w, &word) in held.iter().enumerate() {
@@ -1164,17 +1201,13 @@ impl<const W: usize> Exact<W> {
                 while m != 0 {
                     let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                     m &= m.wrapping_sub(1);
-                    let mut time = *at(&self.bank_ready[cmd as usize], b);
-                    if time <= t {
-                        time = self.ready(spec, cmd as usize, b);
-                    }
+                    let time = self.ready(spec, cmd as usize, b).max(now) | u64::from(HALF);
                     let age = *at(&self.holder_age, b);
-                    if time > t {
-                        next = next.min(time);
-                    } else if age < oldest.age {
-                        oldest = Pick {
-                            time: t,
-                            age,
+                    if time < best.time || (time == best.time && age < best_age) {
+                        best_age = age;
+                        best = Pick {
+                            time,
+                            age: age.0,
                             bank: b as u16,
                             cmd,
                         };
@@ -1182,10 +1215,7 @@ impl<const W: usize> Exact<W> {
                 }
             }
         }
-        if oldest.bank == NIL {
-            return self.keep(HELD, Pick::from(next | u64::from(HALF)));
-        }
-        self.keep(HELD, oldest)
+        self.keep(HELD, best)
     }
 
     #[inline(never)]
@@ -1219,49 +1249,56 @@ impl<const W: usize> Exact<W> {
         self.keep(QUEUED, pick)
     }
 
-    /// The best of the queue's row commands `cmd` from clock `t` on.
+    /// The best of the queue's row commands from clock `t` on.
     #[inline(never)]
-    fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, cmd: Cmd, t: u64) -> u64 {
+    fn find_row<const HALF: bool>(&mut self, spec: &DramSpec, t: u64) -> u64 {
         let d = usize::from(self.write_mode) & 1;
-        let c = cmd as usize & 15;
-        let (kind, mask) = if cmd == Cmd::Pre {
-            (CLOSE, self.pre[d])
-        } else {
-            (OPEN, self.act[d])
-        };
-        if !any(&mask) {
-            return self.keep(kind, NO_PICK);
+        let (mut close, mut open) = (self.pre[d], self.act[d]);
+        if !any(&close) && !any(&open) {
+            return self.keep(ROW, NO_PICK);
         }
-        if HALF && cmd == Cmd::Act && t & 1 == 0 {
-            return self.keep(kind, Pick::from(t.wrapping_add(1)));
+        let mut next = self.ripen(t);
+        for (w, ripe) in self.ripe.iter().enumerate() {
+            close[w] &= ripe;
+            open[w] &= ripe;
         }
-        let all = self.channel_ready[c];
-        if all > t {
-            return self.keep(kind, Pick::from(all));
+        if self.act2.is_some() {
+            open = [0; W];
         }
-        if self.alarm[c] <= t {
-            self.expire(spec, c, &mask, t);
+        if HALF && t & 1 == 0 && any(&open) {
+            open = [0; W];
+            next = t.wrapping_add(1);
         }
-        let mut next = self.alarm[c];
+        self.drop_delayed(spec, PRE, &mut close, t, &mut next);
+        self.drop_delayed(spec, ACT, &mut open, t, &mut next);
         let mut oldest = (NEVER, 0);
         for (p, slice) in spec.table.slices.iter().enumerate() {
-            let top = *at(&self.top_ready[c], p);
             for w in 0..W {
-                let mut m = mask[w] & slice[w] & !self.delayed[c][w];
-                if m == 0 {
+                let (mut pre, mut act) = (close[w] & slice[w], open[w] & slice[w]);
+                if pre | act == 0 {
                     continue;
                 }
-                if top > t {
-                    next = next.min(top);
-                    continue;
-                }
-                if HALF && cmd == Cmd::Pre && t == self.rising.edge {
-                    let paired = m & self.rising.banks(p, w);
-                    if paired != 0 {
-                        m ^= paired;
-                        next = next.min(t.wrapping_add(1));
+                if pre != 0 {
+                    let top = *at(&self.top_ready[PRE], p);
+                    if top > t {
+                        pre = 0;
+                        next = next.min(top);
+                    } else if HALF && t == self.rising.edge {
+                        let paired = pre & self.rising.banks(p, w);
+                        if paired != 0 {
+                            pre ^= paired;
+                            next = next.min(t.wrapping_add(1));
+                        }
                     }
                 }
+                if act != 0 {
+                    let top = *at(&self.top_ready[ACT], p);
+                    if top > t {
+                        act = 0;
+                        next = next.min(top);
+                    }
+                }
+                let mut m = pre | act;
                 while m != 0 {
                     let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
                     m &= m.wrapping_sub(1);
@@ -1272,39 +1309,79 @@ impl<const W: usize> Exact<W> {
                 }
             }
         }
-        if oldest.0 == NEVER {
-            return self.keep(kind, Pick::from(next | u64::from(HALF && cmd == Cmd::Act)));
+        let (age, bank) = oldest;
+        if age == NEVER {
+            return self.keep(ROW, Pick::from(next));
         }
+        let cmd = if get(&open, bank) { Cmd::Act } else { Cmd::Pre };
         let pick = Pick {
             time: t,
-            age: oldest.0,
-            bank: oldest.1 as u16,
+            age,
+            bank: bank as u16,
             cmd,
         };
-        self.keep(kind, pick)
+        self.keep(ROW, pick)
     }
 
-    /// Clears the marks of delayed candidates that are free at clock `t`.
+    /// Marks the banks as ripe that are at clock `t`; returns a clock before which no other is.
     #[inline(always)]
-    fn expire(&mut self, spec: &DramSpec, c: usize, mask: &[u64; W], t: u64) {
-        let mut next = NEVER;
-        for (w, own) in mask.iter().enumerate() {
-            let mut m = own & self.delayed[c][w];
-            let mut expired = 0;
-            while m != 0 {
-                let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
-                let bit = m & m.wrapping_neg();
-                m ^= bit;
-                let time = self.ready_below(spec, c, b);
-                if time <= t {
-                    expired |= bit;
-                } else {
-                    next = next.min(time);
+    fn ripen(&mut self, t: u64) -> u64 {
+        while let Some(banks) = self.unripe.take(t) {
+            for (w, &word) in banks.iter().enumerate() {
+                let mut m = word;
+                while m != 0 {
+                    let b = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                    m &= m.wrapping_sub(1);
+                    if get(&self.act[0], b) | get(&self.act[1], b) {
+                        self.await_row(ACT, b, t);
+                    } else if get(&self.pre[0], b) | get(&self.pre[1], b) {
+                        self.await_row(PRE, b, t);
+                    }
                 }
             }
-            self.delayed[c][w] ^= expired;
         }
-        self.alarm[c] = next;
+        self.unripe.next()
+    }
+
+    /// Leaves out the banks that rules at their group or the channel delay beyond clock `t`.
+    #[inline(always)]
+    fn drop_delayed(
+        &mut self,
+        spec: &DramSpec,
+        c: usize,
+        banks: &mut [u64; W],
+        t: u64,
+        next: &mut u64,
+    ) {
+        if !any(banks) {
+            return;
+        }
+        if self.channel_ready[c] > t {
+            *next = (*next).min(self.channel_ready[c]);
+            *banks = [0; W];
+            return;
+        }
+        for w in 0..W {
+            let mut m = self.hot[c][w];
+            while m != 0 {
+                let bit = m & m.wrapping_neg();
+                let g = w.wrapping_mul(64) | m.trailing_zeros() as usize;
+                m ^= bit;
+                let time = *at(&self.group_ready[c], g);
+                if time <= t {
+                    self.hot[c][w] ^= bit;
+                } else if let Some(own) = spec.table.group_banks.get(g) {
+                    let mut hit = 0;
+                    for (word, own) in banks.iter_mut().zip(own) {
+                        hit |= *word & own;
+                        *word &= !own;
+                    }
+                    if hit != 0 {
+                        *next = (*next).min(time);
+                    }
+                }
+            }
+        }
     }
 
     /// The command of the oldest refresh that is due.
@@ -1363,7 +1440,6 @@ impl<const W: usize> Exact<W> {
         bank.state = BankState::Open;
         bank.row = row;
         for d in 0..2 {
-            clear(&mut self.act[d], b);
             if bank.lists[d].miss != NIL {
                 // Split the waiting requests into those of this row and the others; both keep their order.
                 let l = split(&mut self.entries, bank.lists[d].miss, row);
@@ -1395,7 +1471,7 @@ impl<const W: usize> Exact<W> {
     }
 
     #[inline]
-    fn close(&mut self, b: usize) {
+    fn close(&mut self, b: usize, t: u64) {
         let bank = at_mut(&mut self.banks, b);
         bank.state = BankState::Closed;
         for d in 0..2 {
@@ -1410,6 +1486,7 @@ impl<const W: usize> Exact<W> {
             }
             set(&mut self.act[d], b, bank.lists[d].miss != NIL);
         }
+        self.await_row(ACT, b, t);
     }
 
     #[inline(always)]
@@ -1515,17 +1592,6 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    /// The best row command of the queue.
-    #[inline(always)]
-    fn best_row(&self) -> Pick {
-        let [.., close, open] = &self.picks;
-        if (open.time, open.age) < (close.time, close.age) {
-            *open
-        } else {
-            *close
-        }
-    }
-
     /// Issues a row command of the queue at clock `t`.
     #[inline(always)]
     fn issue_row<const LP: bool, L: Log>(
@@ -1626,18 +1692,13 @@ impl<const W: usize> Exact<W> {
         self.touch(spec, cmd, b, t);
         if cmd != c.cmd() {
             self.stats.precharges = self.stats.precharges.wrapping_add(1);
-            self.close(b);
-            self.picks[CLOSE].time = 0;
-            self.picks[OPEN].time = 0;
-            self.alarm[ACT] = 0;
+            self.close(b, t);
+            self.picks[ROW].time = 0;
         } else if c.source == Source::Active {
             let mode = usize::from(self.write_mode);
             if get(&self.pre[mode], b) {
                 self.offer_row(spec, Cmd::Pre, mode, b, t);
             }
-        } else {
-            // Where the bank may also be precharged, that is delayed.
-            self.alarm[PRE] = self.alarm[PRE].min(t);
         }
         self.retire(spec, &e, t, out);
     }
@@ -1646,14 +1707,13 @@ impl<const W: usize> Exact<W> {
     fn issue_pre<L: Log>(&mut self, spec: &DramSpec, b: usize, t: u64, log: &mut L) {
         let d = usize::from(self.write_mode);
         let i = at(&self.banks, b).lists[d].miss;
-        self.picks[CLOSE].time = 0;
+        self.picks[ROW].time = 0;
         self.count_first(spec, i, Cmd::Pre, t);
         let addr = self.entries[i as usize].addr;
         log.log(t, Cmd::Pre, b, Some(addr), self.write_mode);
         self.stats.precharges = self.stats.precharges.wrapping_add(1);
         self.touch(spec, Cmd::Pre, b, t);
-        self.close(b);
-        self.offer_row(spec, Cmd::Act, d, b, t);
+        self.close(b, t);
     }
 
     #[inline]
@@ -1665,7 +1725,9 @@ impl<const W: usize> Exact<W> {
         log: &mut L,
     ) {
         let d = usize::from(self.write_mode);
-        self.picks[OPEN].time = 0;
+        self.picks[ROW].time = 0;
+        clear(&mut self.act[0], b);
+        clear(&mut self.act[1], b);
         let i = self.pop_miss(d, b);
         self.count_first(spec, i, Cmd::Act, t);
         let e = self.entries[i as usize];
@@ -1675,8 +1737,6 @@ impl<const W: usize> Exact<W> {
         self.leave_queue(&e, t);
         if LP {
             at_mut(&mut self.banks, b).state = BankState::Activating;
-            clear(&mut self.act[0], b);
-            clear(&mut self.act[1], b);
             self.act2 = Some(Act2 {
                 entry: i,
                 bank: b as u16,
@@ -1692,30 +1752,13 @@ impl<const W: usize> Exact<W> {
     #[inline]
     fn promote(&mut self, spec: &DramSpec, i: u16, b: usize, t: u64) {
         let e = &self.entries[i as usize];
-        let write = e.write;
-        // The reference compares ticks of acceptance and, within one, the order of activation. The ages of a tick's
-        // requests are its own.
-        let group = e.seq.wrapping_sub(e.nth.into());
-        let mut age = group;
-        for w in 0..W {
-            let mut m = self.held[w];
-            while m != 0 {
-                let o = w << 6 | m.trailing_zeros() as usize;
-                m &= m.wrapping_sub(1);
-                let other = *at(&self.holder_age, o);
-                if other >= age {
-                    let e = &self.entries[at(&self.banks, o).holder as usize];
-                    if e.seq.wrapping_sub(e.nth.into()) == group {
-                        age = other.wrapping_add(1);
-                    }
-                }
-            }
-        }
+        let (write, arrive) = (e.write, e.arrive);
         at_mut(&mut self.banks, b).holder = i;
-        *at_mut(&mut self.holder_age, b) = age;
+        // The reference compares ticks of acceptance and, within one, the order of activation.
+        *at_mut(&mut self.holder_age, b) = (arrive, t);
         put(&mut self.held, b);
         put(&mut self.held_by[usize::from(write)], b);
-        self.offer(spec, HELD, COLUMN[usize::from(write)], age, b, t);
+        self.offer(spec, HELD, COLUMN[usize::from(write)], arrive, b, t);
     }
 
     fn issue_due<L: Log>(&mut self, spec: &DramSpec, c: Pick, t: u64, log: &mut L) {
@@ -1736,7 +1779,7 @@ impl<const W: usize> Exact<W> {
             self.stats.precharges = self.stats.precharges.wrapping_add(1);
             for b in lo..hi {
                 if at(&self.banks, b).state != BankState::Closed {
-                    self.close(b);
+                    self.close(b, t);
                 }
             }
         } else {
@@ -1828,10 +1871,9 @@ impl<const W: usize> Exact<W> {
             } else if self.due.is_empty() {
                 self.set_write_mode(spec);
                 wake = wake.min(self.settle::<false>(spec, QUEUED, t));
-                wake = wake.min(self.settle::<false>(spec, CLOSE, t));
-                wake = wake.min(self.settle::<false>(spec, OPEN, t));
+                wake = wake.min(self.settle::<false>(spec, ROW, t));
                 if wake <= t {
-                    let (row, queued) = (self.best_row(), &self.picks[QUEUED]);
+                    let [_, queued, row] = self.picks;
                     if (row.time, row.age) < (queued.time, queued.age) {
                         self.issue_row::<false, L>(spec, row, t, log);
                     } else {
@@ -1917,15 +1959,9 @@ impl<const W: usize> Exact<W> {
         if self.due.is_empty() {
             self.set_write_mode(spec);
             wake = wake.min(self.settle::<false>(spec, QUEUED, t));
-            wake = wake.min(self.settle::<false>(spec, CLOSE, t));
-            // One split activate at a time.
-            let mut row = self.picks[CLOSE];
-            if self.act2.is_none() {
-                wake = wake.min(self.settle::<false>(spec, OPEN, t));
-                row = self.best_row();
-            }
+            wake = wake.min(self.settle::<false>(spec, ROW, t));
             if wake <= t {
-                let queued = &self.picks[QUEUED];
+                let [_, queued, row] = self.picks;
                 if (row.time, row.age) < (queued.time, queued.age) {
                     self.issue_row::<true, L>(spec, row, t, log);
                 } else {
@@ -1999,6 +2035,8 @@ impl<const W: usize> Exact<W> {
 
     fn issue_act2<L: Log>(&mut self, spec: &DramSpec, t: u64, log: &mut L) {
         let Some(a) = self.act2.take() else { return };
+        // One split activate at a time: others may start now.
+        self.picks[ROW].time = 0;
         let (b, e) = (a.bank as usize, self.entries[a.entry as usize]);
         log.log(t, Cmd::Act2, b, Some(e.addr), e.write);
         self.touch(spec, Cmd::Act2, b, t);
@@ -2035,11 +2073,10 @@ impl<const W: usize> Exact<W> {
                 if wake <= t {
                     self.set_write_mode(spec);
                 }
-                let close = self.settle::<HALF>(spec, CLOSE, t);
-                let row = close.min(self.settle::<HALF>(spec, OPEN, t));
+                let row = self.settle::<HALF>(spec, ROW, t);
                 wake = wake.min(row);
                 if row <= t {
-                    let pick = self.best_row();
+                    let pick = self.picks[ROW];
                     self.note_rising::<HALF>(spec, pick, t);
                     self.issue_row::<false, L>(spec, pick, t, log);
                 }

@@ -31,6 +31,10 @@ pub const PRESETS: &[Preset] = &[
         text: include_str!("../../machines/embedded_8x8.yaml"),
     },
     Preset {
+        name: "h200",
+        text: include_str!("../../machines/h200.yaml"),
+    },
+    Preset {
         name: "tpuv2",
         text: include_str!("../../machines/tpuv2.yaml"),
     },

@@ -16,7 +16,10 @@
 //! operations however long it is. Request counts are exact.
 //!
 //! With an L2, blocks of lines touched before and not yet replaced (least recently used first) cost
-//! no DRAM work; capacity counts the sectors touched.
+//! no DRAM work; capacity counts the sectors touched. Lines on their way from DRAM are waited for, by
+//! whoever asked first and by all who ask after: programs in step that share an operand all see its
+//! latency. The slices together are a server too: each takes a request per core cycle and answers one
+//! per NoC cycle, hit or miss.
 //!
 //! # What is not modelled
 //!
@@ -100,6 +103,8 @@ struct Sending {
     hit: bool,
     /// DRAM cycles of the access itself.
     access: u64,
+    /// First step in which all lines that others asked DRAM for have come.
+    fetched: u64,
 }
 
 /// The idle system's part of the way.
@@ -215,6 +220,10 @@ pub struct Transfers {
     by_inner: bool,
     dram: Server,
     cap: Server,
+    /// The L2's slices; idle without an L2.
+    slices: Server,
+    /// Their work for one request, in 2^-20 core cycles.
+    slice_line: u64,
     cores: Vec<Server>,
     dma_free: Vec<u64>,
     /// Starts and ends of sending, by time: (step, is an end, index).
@@ -293,6 +302,8 @@ impl Transfers {
                 credit: true,
                 ..Server::default()
             },
+            slices: Server::default(),
+            slice_line: 0,
             cores: vec![Server::default(); cores],
             dma_free: vec![0; cores],
             events: BinaryHeap::new(),
@@ -313,6 +324,9 @@ impl Transfers {
                 ))
             }),
         };
+        if model.l2.is_some() {
+            model.slice_line = model.port_pace.max(ONE) / channels;
+        }
         // What the way takes at least, whatever the clocks' phases.
         let shortest = |write: bool| {
             let access = model.latencies.dram[0][usize::from(write)];
@@ -344,11 +358,19 @@ impl Transfers {
         let (first, last) = self.walker.ends();
         let cost = self.cost(shape, write);
         let access = self.open_rows(first, last, write);
-        let (mut to_dram, mut backs) = (lines, 0);
-        if let Some(l2) = &mut self.l2 {
-            let touched = l2.touch(self.walker.clone(), write);
-            to_dram = touched.missing;
-            backs = touched.written_back;
+        let begin = step.max(self.dma_free[core as usize]);
+        let end = begin + lines.div_ceil(self.ports);
+        let (mut to_dram, mut backs, mut fetched) = (lines, 0, 0);
+        if self.l2.is_some() {
+            // Without queueing: how far the queues are known here depends on the windows in which
+            // cores and memory advance, and no result may.
+            let due = self.arrival(end - 1, 0, access, false, false);
+            if let Some(l2) = &mut self.l2 {
+                let touched = l2.touch(self.walker.clone(), write, due);
+                to_dram = touched.missing;
+                backs = touched.written_back;
+                fetched = touched.fetched;
+            }
         }
         std::mem::swap(&mut self.walker, &mut self.before);
         let part =
@@ -356,6 +378,7 @@ impl Transfers {
         let cost = Cost {
             work: part(cost.work),
             tail: part(cost.tail),
+            cap: part(cost.cap),
             ..cost
         };
         let (reads, writes) = if write {
@@ -364,8 +387,6 @@ impl Transfers {
             (to_dram, backs)
         };
         self.count(reads, writes);
-        let begin = step.max(self.dma_free[core as usize]);
-        let end = begin + lines.div_ceil(self.ports);
         self.dma_free[core as usize] = end;
         let index = self.sending.insert(Sending {
             token,
@@ -378,6 +399,7 @@ impl Transfers {
             cost,
             hit: to_dram == 0 && self.l2.is_some(),
             access,
+            fetched,
         });
         self.events.push(Reverse((begin, false, index)));
         self.events.push(Reverse((end, true, index)));
@@ -648,12 +670,18 @@ impl Transfers {
         s.lines.saturating_mul(self.port_pace) / self.ports
     }
 
+    fn slice_work(&self, s: &Sending) -> u64 {
+        s.lines.saturating_mul(self.slice_line)
+    }
+
     fn begin(&mut self, index: u32) {
         let s = *self.sending.get(index);
         let [work, cap, port] = self.rates(&s);
         self.dram.rate += work;
         self.cap.advance(s.begin);
         self.cap.rate += cap;
+        self.slices.advance(s.begin);
+        self.slices.rate += self.slice_work(&s) / (s.end - s.begin);
         let server = &mut self.cores[s.core as usize];
         server.advance(s.begin);
         server.rate += port;
@@ -668,6 +696,11 @@ impl Transfers {
         self.cap.advance(s.end);
         self.cap.rate -= cap;
         self.cap.backlog += i128::from(s.cost.cap - cap * cycles);
+        let slice_work = self.slice_work(&s);
+        self.slices.advance(s.end);
+        self.slices.rate -= slice_work / cycles;
+        self.slices.backlog += i128::from(slice_work % cycles);
+        let in_slices = self.slices.waiting() / ONE;
         let port_work = self.port_work(&s);
         let server = &mut self.cores[s.core as usize];
         server.advance(s.end);
@@ -692,8 +725,12 @@ impl Transfers {
         } else {
             in_dram.max(at_port + s.cost.port)
         };
-        let step = self.arrival(s.end - 1, wait, s.access, s.write, s.hit);
-        let cause = if s.hit {
+        let wait = wait.max(in_slices);
+        let way = self.arrival(s.end - 1, wait, s.access, s.write, s.hit);
+        let step = if s.write { way } else { way.max(s.fetched) };
+        let cause = if step > way {
+            Cause::DramLatency
+        } else if s.hit || in_slices == wait && wait > 0 {
             Cause::L2
         } else if wait > step - s.end - wait {
             if in_dram >= at_port {
@@ -841,6 +878,8 @@ struct Block {
     number: u64,
     there: u64,
     dirty: u64,
+    /// Step in which the last line of it that was asked for comes from DRAM.
+    due: u64,
     newer: u32,
     older: u32,
     chain: u32,
@@ -863,6 +902,8 @@ struct Blocks {
 struct Touched {
     missing: u64,
     written_back: u64,
+    /// First step in which every line that was on its way has come.
+    fetched: u64,
 }
 
 impl Blocks {
@@ -882,10 +923,12 @@ impl Blocks {
     }
 
     /// A transfer's runs; the walker is at its start.
-    fn touch(&mut self, mut walker: LineWalker, write: bool) -> Touched {
+    /// Lines that are missing come in step `due`.
+    fn touch(&mut self, mut walker: LineWalker, write: bool, due: u64) -> Touched {
         let mut touched = Touched {
             missing: 0,
             written_back: 0,
+            fetched: 0,
         };
         let per_block = SECTORS * self.lines_per_sector;
         while let Some(run) = walker.next_run() {
@@ -897,6 +940,11 @@ impl Blocks {
                 let (low, high) = (from / self.lines_per_sector, to / self.lines_per_sector);
                 let mask = u64::MAX >> (63 - (high - low)) << low;
                 let missing = self.touch_block(number, mask, write);
+                let block = &mut self.blocks[self.newest as usize];
+                touched.fetched = touched.fetched.max(block.due);
+                if missing != 0 && !write {
+                    block.due = block.due.max(due);
+                }
                 // Sectors may be covered in part.
                 let lines = stop - line;
                 let share =

@@ -1,6 +1,6 @@
 //! Closed forms, tight gates, exact event lists, look-ahead and state recurrence.
 
-use super::traffic::Random;
+use super::random::Random;
 use tilesim_core::noc::{Delivery, FlitNetwork, FlitNetworkSpec, NetworkParams, Topology};
 
 fn spec(topology: Topology, change: impl FnOnce(&mut NetworkParams)) -> FlitNetworkSpec {

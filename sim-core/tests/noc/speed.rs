@@ -1,7 +1,7 @@
 //! Speed, for people: `cargo test --release -p tilesim-core --test noc speed -- --ignored --nocapture`.
 //! `NOC_CYCLES` shortens it, as for counting instructions under callgrind.
 
-use super::traffic::Random;
+use super::random::Random;
 use tilesim_core::noc::{FlitNetwork, FlitNetworkSpec, NetworkParams, Topology};
 
 #[test]
