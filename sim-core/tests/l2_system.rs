@@ -106,12 +106,13 @@ fn run(machine: &Machine, starts: &[(u32, u64, WorkItem)], windows: &[u64]) -> (
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
     fn windows_do_not_matter(
         which in 0usize..3,
         list in prop::collection::vec(
-            (0u64..60, 0u32..2, 1u64..300, 1u64..5, 0i64..900, 0u64..6000, prop::bool::ANY),
+            // Many start together: ties are where windows could show.
+            (prop_oneof![0u64..2, 0u64..60], 0u32..2, 1u64..300, 1u64..5, 0i64..900, 0u64..6000, prop::bool::ANY),
             1..14,
         ),
         windows in prop::collection::vec(1u64..90, 1..4),

@@ -90,6 +90,8 @@ struct Cost {
 /// A transfer whose requests are being sent.
 #[derive(Clone, Copy, Debug)]
 struct Sending {
+    /// Transfers started before it.
+    number: u64,
     token: u64,
     origin: Origin,
     core: u32,
@@ -226,8 +228,12 @@ pub struct Transfers {
     slice_line: u64,
     cores: Vec<Server>,
     dma_free: Vec<u64>,
-    /// Starts and ends of sending, by time: (step, is an end, index).
-    events: BinaryHeap<Reverse<(u64, bool, u32)>>,
+    /// Starts and ends of sending, by time: (step, is an end, number, index). Of one step, the
+    /// transfer that was started first comes first: slots are used again, so their order tells
+    /// nothing.
+    events: BinaryHeap<Reverse<(u64, bool, u64, u32)>>,
+    /// Transfers that were started.
+    transfers: u64,
     sending: super::slab::Slab<Sending>,
     in_flight: u64,
     done: Vec<VecDeque<Completion>>,
@@ -307,6 +313,7 @@ impl Transfers {
             cores: vec![Server::default(); cores],
             dma_free: vec![0; cores],
             events: BinaryHeap::new(),
+            transfers: 0,
             sending: super::slab::Slab::new(),
             in_flight: 0,
             done: vec![VecDeque::new(); cores],
@@ -388,7 +395,10 @@ impl Transfers {
         };
         self.count(reads, writes);
         self.dma_free[core as usize] = end;
+        let number = self.transfers;
+        self.transfers += 1;
         let index = self.sending.insert(Sending {
+            number,
             token,
             origin,
             core,
@@ -401,8 +411,8 @@ impl Transfers {
             access,
             fetched,
         });
-        self.events.push(Reverse((begin, false, index)));
-        self.events.push(Reverse((end, true, index)));
+        self.events.push(Reverse((begin, false, number, index)));
+        self.events.push(Reverse((end, true, number, index)));
         self.in_flight += 1;
         self.safe = self.safe.min(step + 1);
         Ok(lines)
@@ -644,7 +654,7 @@ impl Transfers {
 
     /// See [`super::Memory::advance`].
     pub fn advance(&mut self, core_step: u64) {
-        while let Some(&Reverse((at, is_end, index))) = self.events.peek() {
+        while let Some(&Reverse((at, is_end, _, index))) = self.events.peek() {
             if at > core_step {
                 break;
             }
