@@ -90,8 +90,6 @@ struct Cost {
 /// A transfer whose requests are being sent.
 #[derive(Clone, Copy, Debug)]
 struct Sending {
-    /// Transfers started before it.
-    number: u64,
     token: u64,
     origin: Origin,
     core: u32,
@@ -398,7 +396,6 @@ impl Transfers {
         let number = self.transfers;
         self.transfers += 1;
         let index = self.sending.insert(Sending {
-            number,
             token,
             origin,
             core,
