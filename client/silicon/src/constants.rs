@@ -77,7 +77,7 @@ const DATA_SHEET: &str = "NVIDIA H200 data sheet";
 const WHITE_PAPER: &str = "NVIDIA H100 white paper (the same GH100 chip)";
 const PROGRAMMING_GUIDE: &str = "CUDA programming guide, compute capability 9.0";
 const SEVEN_SHAPES: &str = "chosen near a closed form's best over the seven shapes of \
-    client/silicon/data together";
+    client/silicon/data together, where the scores are flat";
 
 use Origin::{Fitted, Model as Modelled, OneProgram, Public};
 
@@ -96,6 +96,14 @@ const KNOWN: &[Known] = &[
         "near 128 bytes a cycle (CUDA programming guide); lowered with a closed form's best over the \
          seven shapes of client/silicon/data together",
     ),
+    known(
+        "kernel.l2_rate",
+        "bytes/ns and core",
+        Fitted,
+        "above the 99 at which the fastest launches of client/silicon/data load: near a tie the limits \
+         add up",
+    ),
+    known("kernel.softness", "", Fitted, SEVEN_SHAPES),
     known(
         "kernel.held_rate",
         "bytes/ns and core",
@@ -132,7 +140,8 @@ const KNOWN: &[Known] = &[
         "clocks.noc_mhz",
         "",
         Fitted,
-        "the slices together answer some 10 TB/s",
+        "the slices together answer 13.6 TB/s, above what any launch of client/silicon/data asks them \
+         for; `kernel.l2_rate` is what limits",
     ),
     known(
         "clocks.dram_mhz",

@@ -12,9 +12,10 @@ use crate::data::{Measured, Slopes};
 
 /// Figures that are neither measured per configuration nor in the machine file.
 ///
-/// `wide_rate`, `narrow_rate`, `shared_rate` and `program_us` were chosen with a closed form in mind that
-/// had been fitted to the seven shapes of `silicon/data` together; how well they carry to other shapes
-/// has not been measured. `instruction_rate` is a guess that nothing measured supports.
+/// `wide_rate`, `narrow_rate`, `shared_rate`, `l2_rate`, `softness` and `program_us` were chosen on the
+/// shapes of `client/silicon/data` together, in the middle of where moving one changes little; how well
+/// they carry to other shapes has not been measured. `instruction_rate` is a guess that nothing measured
+/// supports.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constants {
@@ -24,6 +25,11 @@ pub struct Constants {
     pub narrow_rate: f64,
     /// Bytes of shared memory a nanosecond and core.
     pub shared_rate: f64,
+    /// Bytes a nanosecond and core from the L2 when every core loads its own tiles.
+    pub l2_rate: f64,
+    /// Exponent of the norm by which the limits of a K step add up; the larger, the nearer to their
+    /// maximum.
+    pub softness: f64,
     /// Bytes a nanosecond and core from the L2 when all cores read the same.
     pub held_rate: f64,
     /// Nanoseconds from a load to its data in the L2, as the machine file has it.
@@ -41,9 +47,11 @@ pub struct Constants {
 impl Default for Constants {
     fn default() -> Self {
         Constants {
-            wide_rate: 5400.0,
-            narrow_rate: 3600.0,
-            shared_rate: 240.0,
+            wide_rate: 8500.0,
+            narrow_rate: 3300.0,
+            shared_rate: 232.0,
+            l2_rate: 115.0,
+            softness: 5.3,
             held_rate: 60.0,
             hit_ns: 140.0,
             miss_ns: 440.0,
@@ -91,7 +99,19 @@ fn warps(m: &Measured) -> (u64, u64) {
     (along_m, along_n)
 }
 
-/// What the tensor unit and shared memory take for a K step, in nanoseconds.
+/// What limits that overlap imperfectly take together: their norm with exponent `p`, which is near
+/// their maximum where one is far above the others.
+fn softly(limits: &[f64], p: f64) -> f64 {
+    let most = limits.iter().copied().fold(0.0, f64::max);
+    if most == 0.0 {
+        return 0.0;
+    }
+    let sum: f64 = limits.iter().map(|limit| (limit / most).powf(p)).sum();
+    most * sum.powf(1.0 / p)
+}
+
+/// What the tensor unit, shared memory and a core's share of the L2 take for a K step, in
+/// nanoseconds.
 pub fn throughput(m: &Measured, k: &Constants) -> f64 {
     let c = m.config;
     let (a, b) = ((c.bm * c.bk * 2) as f64, (c.bn * c.bk * 2) as f64);
@@ -102,7 +122,12 @@ pub fn throughput(m: &Measured, k: &Constants) -> f64 {
         let (along_m, along_n) = warps(m);
         (k.narrow_rate, a * along_n as f64 + b * along_m as f64)
     };
-    (operations / rate).max((reads + a + b) / k.shared_rate)
+    let limits = [
+        operations / rate,
+        (reads + a + b) / k.shared_rate,
+        (a + b) / k.l2_rate,
+    ];
+    softly(&limits, k.softness)
 }
 
 /// The cost of a K step from the measured slopes.

@@ -14,20 +14,36 @@ fn model() -> Model {
     }
 }
 
-/// Every sixth configuration of one small shape: far from what the whole list shows, and enough to
-/// notice when the order is lost.
-#[test]
-fn a_part_of_a_small_shape_is_ranked() {
+/// Ranks every `nth` configuration with tiles of at least so many rows and columns on one small shape.
+fn ranked(nth: usize, least: u64) -> Ranking {
     let mut data = Data::h200().unwrap();
     data.shapes.retain(|s| s.name == "1024x1024x1024");
     for (i, time) in data.shapes[0].time_us.iter_mut().enumerate() {
-        *time = time.filter(|_| i % 6 == 0);
+        let config = data.configs[i].config;
+        *time = time.filter(|_| i % nth == 0 && config.bm.min(config.bn) >= least);
     }
     let two = NonZeroUsize::new(2).unwrap();
     let times = model().times_us(&data.configs, &data.shapes, two, &|| ());
-    let ranking = Ranking::simulated(&data.shapes[0], &times[0]);
+    Ranking::simulated(&data.shapes[0], &times[0])
+}
+
+/// Far from what the whole list shows, and enough to notice when the order is lost.
+#[test]
+fn a_part_of_a_small_shape_is_ranked() {
+    let ranking = ranked(6, 0);
     assert_eq!(ranking.places.len(), 27);
-    assert!(ranking.score.kendall_tau >= Some(0.80), "{ranking:?}");
+    assert!(ranking.score.kendall_tau >= Some(0.87), "{ranking:?}");
+}
+
+/// All configurations among which the fastest are.
+#[test]
+fn the_fastest_of_a_small_shape_is_found() {
+    let ranking = ranked(1, 64);
+    assert!(ranking.places.len() > 80);
+    let score = &ranking.score;
+    assert!(score.regret <= Some(0.05), "{score:?}");
+    assert!(score.regret_top5 <= Some(0.01), "{score:?}");
+    assert!(score.kendall_tau >= Some(0.80), "{score:?}");
 }
 
 #[test]
