@@ -100,8 +100,8 @@ const KNOWN: &[Known] = &[
         "kernel.l2_rate",
         "bytes/ns and core",
         Fitted,
-        "above the 99 at which the fastest launches of client/silicon/data load: near a tie the limits \
-         add up",
+        "chosen on the seven shapes of client/silicon/data, above the 100 that their busiest launches \
+         reach: near a tie the limits add up",
     ),
     known("kernel.softness", "", Fitted, SEVEN_SHAPES),
     known(
@@ -140,8 +140,8 @@ const KNOWN: &[Known] = &[
         "clocks.noc_mhz",
         "",
         Fitted,
-        "the slices together answer 13.6 TB/s, above what any launch of client/silicon/data asks them \
-         for; `kernel.l2_rate` is what limits",
+        "the slices together answer 13.6 TB/s, above the 13.2 that launches of client/silicon/data reach; \
+         `kernel.l2_rate` is what limits",
     ),
     known(
         "clocks.dram_mhz",

@@ -226,12 +226,10 @@ pub struct Transfers {
     slice_line: u64,
     cores: Vec<Server>,
     dma_free: Vec<u64>,
-    /// Starts and ends of sending, by time: (step, is an end, number, index). Of one step, the
-    /// transfer that was started first comes first: slots are used again, so their order tells
-    /// nothing.
+    /// Starts and ends of sending, by time: (step, is an end, lines started with it, index). Of one
+    /// step, the transfer that was started first comes first: slots are used again, so their order
+    /// tells nothing.
     events: BinaryHeap<Reverse<(u64, bool, u64, u32)>>,
-    /// Transfers that were started.
-    transfers: u64,
     sending: super::slab::Slab<Sending>,
     in_flight: u64,
     done: Vec<VecDeque<Completion>>,
@@ -311,7 +309,6 @@ impl Transfers {
             cores: vec![Server::default(); cores],
             dma_free: vec![0; cores],
             events: BinaryHeap::new(),
-            transfers: 0,
             sending: super::slab::Slab::new(),
             in_flight: 0,
             done: vec![VecDeque::new(); cores],
@@ -393,8 +390,6 @@ impl Transfers {
         };
         self.count(reads, writes);
         self.dma_free[core as usize] = end;
-        let number = self.transfers;
-        self.transfers += 1;
         let index = self.sending.insert(Sending {
             token,
             origin,
@@ -408,8 +403,9 @@ impl Transfers {
             access,
             fetched,
         });
-        self.events.push(Reverse((begin, false, number, index)));
-        self.events.push(Reverse((end, true, number, index)));
+        self.events
+            .push(Reverse((begin, false, self.started, index)));
+        self.events.push(Reverse((end, true, self.started, index)));
         self.in_flight += 1;
         self.safe = self.safe.min(step + 1);
         Ok(lines)
@@ -753,7 +749,7 @@ impl Transfers {
             token: s.token,
             origin: s.origin,
             cause,
-            order: (step, index),
+            order: (step, s.core),
         };
         let queue = &mut self.done[s.core as usize];
         let at = queue.partition_point(|c| c.step <= step);
